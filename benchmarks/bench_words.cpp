@@ -129,8 +129,7 @@ class Words {
     both("smooth_l1_loss", {x, y}, [=] { return smooth_l1_loss(x, y); });
     time("isinf", [=] { isinf(x); });
     time("allclose", [=] { allclose(x.detach(), x.detach()); });
-    const Tensor bytes =
-        randint(0, 256, {256 * many_, 4096}, {.dtype = DType::uint8, .device = device_});
+    const Tensor bytes = randint(0, 256, {256 * many_, 4096}, {.device = device_}).to(DType::uint8);
     const Tensor flags = gt(x, 0), ints = randint(0, 9, {256, 256}, {.device = device_});
     time("uint8 + uint8", [=] { bytes + bytes; });
     time("uint8 * uint8", [=] { bytes* bytes; });

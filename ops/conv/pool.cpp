@@ -147,6 +147,7 @@ Tensor adaptive_avg_pool2d(const Tensor& x, HeightWidth size) {
     throw ShapeError(op, "x [N, C, H, W] or [C, H, W] with planes that are not empty",
                      to_string(x.shape()));
   }
+  if (size.height == 1 && size.width == 1) return mean(x, {-2, -1}, true);
   if (x.size(-2) % size.height == 0 && x.size(-1) % size.width == 0) {
     return avg_pool(op, 2, x, {x.size(-2) / size.height, x.size(-1) / size.width}, {});
   }

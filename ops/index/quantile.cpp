@@ -3,26 +3,52 @@
 #include <cmath>
 #include <limits>
 
+#include "../kernels/index.h"
 #include "../op.h"
 #include "../shape/concat.h"
 #include "gather.h"
 #include "sort.h"
 
 namespace sash {
+
+constinit decltype(kernels::median) kernels::median{"median"};
+
 namespace {
 
 void check_not_empty(const char* op, const Tensor& x, int axis) {
   if (x.shape()[axis] == 0) throw ShapeError(op, "an axis that is not empty", to_string(x.shape()));
 }
 
-/// The indices of the medians along an axis that is not empty, kept with extent 1.
+// The two below give the indices of the medians along an axis that is not empty, kept with
+// extent 1.
+
 Tensor median_places(const Tensor& x, int axis) {
+  Shape kept = x.shape();
+  kept[axis] = 1;
+  const Tensor y = empty(kept, {.dtype = DType::int64, .device = x.device()});
+  run_kernel(kernels::median, x.dtype() == DType::uint8 ? x.to(DType::int32) : x, y, axis);
+  return y;
+}
+
+Tensor sorted_median_places(const Tensor& x, int axis) {
   const int64_t last = x.shape()[axis] - 1;
   const Chosen sorted = sort(x, axis);
   const Tensor middle = sorted.indices.narrow(axis, last / 2, 1);
   if (!is_floating(x.dtype())) return middle;
   const Tensor has_nan = isnan(sorted.values.narrow(axis, last, 1));
   return where(has_nan, argmax(x, axis, true), middle);  // of the first NaN
+}
+
+Chosen median_by(Tensor (*places)(const Tensor&, int), const Tensor& x, int64_t axis,
+                 bool keepdim) {
+  check_not_bool("median", x);
+  check_min_rank("median", x, 1);
+  const int at = normalize_axis(axis, x.rank(), "median");
+  check_not_empty("median", x, at);
+  const Tensor indices = unrecorded([&] { return places(x, at); });
+  const Tensor values = gather(x, at, indices);
+  if (keepdim) return {values, indices};
+  return {values.squeeze(at), indices.squeeze(at)};
 }
 
 /// At a rank of values that are sorted along `axis`, kept with extent 1.
@@ -47,15 +73,14 @@ Tensor at_rank(const Tensor& sorted, int axis, double rank, Interpolation interp
 
 }  // namespace
 
+Chosen composite::median(const Tensor& x, int64_t axis, bool keepdim) {
+  return median_by(sorted_median_places, x, axis, keepdim);
+}
+
 Chosen median(const Tensor& x, int64_t axis, bool keepdim) {
-  check_not_bool("median", x);
-  check_min_rank("median", x, 1);
-  const int at = normalize_axis(axis, x.rank(), "median");
-  check_not_empty("median", x, at);
-  const Tensor indices = unrecorded([&] { return median_places(x, at); });
-  const Tensor values = gather(x, at, indices);
-  if (keepdim) return {values, indices};
-  return {values.squeeze(at), indices.squeeze(at)};
+  check_defined("median", x);
+  const bool fused = use_fused(kernels::median, x.device());
+  return median_by(fused ? median_places : sorted_median_places, x, axis, keepdim);
 }
 
 Tensor median(const Tensor& x) {

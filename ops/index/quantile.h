@@ -15,6 +15,11 @@ SASH_API Chosen median(const Tensor& x, int64_t axis, bool keepdim = false);
 /// median of nothing is NaN, and a `ShapeError` for integers.
 SASH_API Tensor median(const Tensor& x);
 
+namespace composite {
+/// `median` from plain ops.
+SASH_API Chosen median(const Tensor& x, int64_t axis, bool keepdim = false);
+}  // namespace composite
+
 /// What is taken at a rank between those of two neighbours a <= b.
 enum class Interpolation {
   linear,    ///< a + (b - a) t, where t is the distance of the rank from that of a

@@ -39,4 +39,9 @@ extern SASH_API
     Kernel<void(KernelContext&, View x, View values, View indices, int axis, bool largest)>
         topk;
 
+/// y (int64) = index of the lower median along one axis, where y has extent 1: of equal elements
+/// the one that a stable sort puts there, of the first NaN if there is one. Floating, int32 and
+/// int64.
+extern SASH_API Kernel<void(KernelContext&, View x, View y, int axis)> median;
+
 }  // namespace sash::kernels

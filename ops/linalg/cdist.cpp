@@ -7,12 +7,26 @@
 namespace sash {
 namespace {
 
-/// By one product; lengths below 0 are rounding errors.
+/// For p = 2, by one product. Squares below 0 are rounding errors. With w = g / d the gradient of
+/// a_i is sum_j w_ij (a_i - b_j).
 Tensor by_product(const Tensor& a, const Tensor& b) {
-  const Tensor squares = sum(square(a), {-1}, true) + sum(square(b), {-1}, true).mT();
-  const Tensor d = squares - matmul(a * 2, b.mT());
-  const Tensor none = le(d.detach(), 0);
-  return masked_fill(sqrt(masked_fill(d, none, 1)), none, 0);
+  const Tensor y = unrecorded([&] {
+    Tensor squares = sum(square(a), {-1}, true) + sum(square(b), {-1}, true).mT();
+    return sqrt(clamp(squares.sub_(matmul(a * 2, b.mT())), 0));
+  });
+  return record(
+      "cdist", {a, b}, y,
+      [a = save(a), b = save(b), y = save_output(y)](Backward& pass, const Tensor& g) {
+        const Tensor d = pass(y), none = eq(d.detach(), 0);
+        const Tensor w = masked_fill(g / masked_fill(d, none, 1), none, 0);
+        const Tensor from = pass(a), to = pass(b);
+        return gradients_of(
+            pass, [&] { return sum_to(from * sum(w, {-1}, true) - matmul(w, to), from.shape()); },
+            [&] {
+              const Tensor v = w.mT();
+              return sum_to(to * sum(v, {-1}, true) - matmul(v, from), to.shape());
+            });
+      });
 }
 
 }  // namespace

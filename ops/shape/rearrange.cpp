@@ -164,8 +164,9 @@ Tensor diag(const Tensor& x, int64_t diagonal) {
   if (x.rank() == 2) return diagonal_of(x).clone();
   const int64_t n = x.size(0) + down + right;
   const Tensor y = zeros({n, n}, x.options());
-  diagonal_of(y).copy_(x);
-  return y;
+  unrecorded([&] { return diagonal_of(y).copy_(x); });
+  return record("diag", {x}, y,
+                [diagonal](Backward&, const Tensor& g) { return Gradients{diag(g, diagonal)}; });
 }
 
 Tensor pad(const Tensor& x, const Dims& widths, Scalar value) {

@@ -1,5 +1,6 @@
 // Words of PyTorch that are compositions of other ops.
 #include <sash/ops/index/bincount.h>
+#include <sash/ops/index/gather.h>
 #include <sash/ops/index/indexing.h>
 #include <sash/ops/index/quantile.h>
 #include <sash/ops/linalg/cdist.h>
@@ -67,34 +68,45 @@ void add_median(OpTable& table) {
     return line.at((line.size() - 1) / 2);
   };
   const auto add = [&](const InputSpec& input, std::optional<int64_t> axis, bool keepdim,
-                       std::vector<DType> dtypes = kNumbers) {
-    table.push_back({
-        .op = "median",
-        .variant = (axis ? "axis " + std::to_string(*axis) + " of " : "") + describe(input) +
-                   (keepdim ? ", kept" : "") + (input.elements.empty() ? "" : ", NaN and ties"),
-        .inputs = {input},
-        .run =
-            [=](const Tensors& x) {
-              return axis ? median(x[0], *axis, keepdim).values : median(x[0]);
-            },
-        .reference =
-            [=](const Arrays& x) {
-              if (!axis) return Array({}, middle(x[0].values));
-              const int at = positive(*axis, x[0].shape.rank());
-              Shape shape = x[0].shape;
-              shape[at] = 1;
-              Array y = generate(shape, [&](const Index& i) { return middle(line(x[0], i, at)); });
-              if (!keepdim) y.shape.erase(at);
-              return y;
-            },
-        .dtypes = std::move(dtypes),
-        .differentiable = input.elements.empty(),
-    });
+                       const std::vector<DType>& dtypes = kNumbers) {
+    for (const bool fused : {true, false}) {
+      if (!fused && !axis) continue;
+      table.push_back({
+          .op = "median",
+          .variant = (fused ? "" : "composite, ") +
+                     (axis ? "axis " + std::to_string(*axis) + " of " : "") + describe(input) +
+                     (keepdim ? ", kept" : "") + (input.elements.empty() ? "" : ", NaN and ties"),
+          .inputs = {input},
+          .run = [=](const Tensors& x) -> Tensors {
+            if (!axis) return {median(x[0])};
+            const auto f = [&](const auto&... in) {
+              return fused ? median(in...) : composite::median(in...);
+            };
+            const Chosen found = f(x[0], *axis, keepdim);
+            return {found.values,
+                    gather(x[0], *axis, keepdim ? found.indices : found.indices.unsqueeze(*axis))};
+          },
+          .reference = [=](const Arrays& x) -> Arrays {
+            if (!axis) return {Array({}, middle(x[0].values))};
+            const int at = positive(*axis, x[0].shape.rank());
+            Shape shape = x[0].shape;
+            shape[at] = 1;
+            const Array kept =
+                generate(shape, [&](const Index& i) { return middle(line(x[0], i, at)); });
+            Array y = kept;
+            if (!keepdim) y.shape.erase(at);
+            return {y, kept};
+          },
+          .dtypes = dtypes,
+          .differentiable = input.elements.empty(),
+      });
+    }
   };
   add({.shape = {3, 5}, .distinct = true}, 1, false);
   add({.shape = {4, 3}, .distinct = true}, 0, true);
   add({.shape = {2, 6, 3}, .layout = heads, .distinct = true}, -2, false);
   add({.shape = {65, 3}, .distinct = true}, 0, false);
+  add({.shape = {3, 700}, .distinct = true}, 1, false);
   add({.shape = {3, 6}, .distinct = true}, {}, false);
   add({.shape = {}}, {}, false);
   add({.shape = {3, 4}, .elements = {1, kNaN, 0, 2, 3, 3, 1, 3, kNaN, 1, kNaN, 2}}, 1, false,

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -105,6 +106,43 @@ void choose_lines(const KernelContext& context, View x, View values, View indice
   });
 }
 
+// The place of the lower median, found digit by digit of its key.
+template <class T>
+int64_t median_place(const Line<T>& x) {
+  using Key = key_t<T>;
+  if constexpr (std::is_floating_point_v<T>) {
+    for (int64_t i = 0; i < x.size; ++i) {
+      if (x[i] != x[i]) return i;
+    }
+  }
+  int64_t rank = (x.size - 1) / 2;  // among the elements that begin with the digits of `found`
+  Key found = 0, known = 0;
+  for (int shift = 8 * static_cast<int>(sizeof(Key)) - 8; shift >= 0; shift -= 8) {
+    std::array<int64_t, 256> count{};
+    for (int64_t i = 0; i < x.size; ++i) {
+      const Key key = ascending_key(x[i]);
+      if ((key & known) == found) ++count[static_cast<size_t>(key >> shift) & 255];
+    }
+    size_t digit = 0;
+    while (rank >= count[digit]) rank -= count[digit++];
+    found |= static_cast<Key>(digit) << shift;
+    known |= static_cast<Key>(255) << shift;
+  }
+  for (int64_t i = 0;; ++i) {
+    if (ascending_key(x[i]) == found && rank-- == 0) return i;
+  }
+}
+
+void median(KernelContext&, View x, View y, int axis) {
+  const int64_t n = x.shape[axis];
+  dispatch_numeric(x.dtype, "median", [&]<class T>(TypeTag<T>) {
+    parallel_for_each(x.numel() / n, 16384 / n, [&](int64_t line) {
+      y.ptr<int64_t>()[offset_of(line, y, axis)] =
+          median_place(Line<T>{x.ptr<T>() + offset_of(line, x, axis), x.strides[axis], n});
+    });
+  });
+}
+
 void topk(KernelContext& context, View x, View values, View indices, int axis, bool largest) {
   if (values.numel() == 0) return;
   dispatch_numeric(x.dtype, "topk", [&]<class T>(TypeTag<T>) {
@@ -115,6 +153,9 @@ void topk(KernelContext& context, View x, View values, View indices, int axis, b
 
 }  // namespace
 
-void register_topk() { kernels::topk.set(DeviceType::cpu, in_float<topk, 1>); }
+void register_topk() {
+  kernels::topk.set(DeviceType::cpu, in_float<topk, 1>);
+  kernels::median.set(DeviceType::cpu, in_float<median>);
+}
 
 }  // namespace sash::cpu
