@@ -122,8 +122,11 @@ void Group::call(const char* op, const std::vector<Tensor>& all, Call run, bool 
   Engine& engine = state_->engine(op, device);
   if (!state_->used) state_->used = device;
   if (Link* const link = state_->is_world && collective ? World::get().link() : nullptr) {
-    link->count_calls(1);
-    detail::on_replay([link] { link->count_calls(1); }, [] {});
+    if (Graph::recording()) {
+      detail::on_replay([link] { link->count_calls(1); }, [] {});
+    } else {
+      link->count_calls(1);
+    }
   }
   run(engine, backend(device).current_stream(device));
   for (const Tensor& x : all) detail::count_write(x);

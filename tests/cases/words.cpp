@@ -207,8 +207,8 @@ void add_bincount(OpTable& table) {
               }
               return y;
             },
-        .dtypes = weighted ? kFloats : std::vector<DType>{DType::float32},
-        .results = weighted ? std::vector<DType>{} : std::vector<DType>{DType::int64},
+        .dtypes = {weighted ? DType::float64 : DType::float32},  // of weights, halves too
+        .results = {weighted ? DType::float64 : DType::int64},
         .differentiable = false,
     });
   };
