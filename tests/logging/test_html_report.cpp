@@ -29,6 +29,7 @@ bool has(const std::string& text, const std::string& part) { return count(text, 
 }  // namespace
 
 TEST_CASE("report: curves of a training, and what is added") {
+  const Tensor held = ones({1000}, {.device = kCPU});  // so that memory is in use
   const TemporaryFolder folder;
   const std::string path = folder.file("run.html");
   HtmlReport report(path, {.title = "A <run>", .device = kCPU});
