@@ -21,9 +21,6 @@ struct Stream {
   friend bool operator==(const Stream&, const Stream&) = default;
 };
 
-/// Kernels of streams of high priority get free multiprocessors first.
-enum class StreamPriority { normal, high };
-
 /// A point in a stream; null until made by `Backend::create_event`.
 struct Event {
   void* handle = nullptr;
@@ -83,8 +80,7 @@ class SASH_API Backend {
 
   virtual Stream current_stream(Device device) = 0;
   virtual void set_current_stream(Device device, Stream stream) = 0;
-  virtual Stream create_stream(Device device, StreamPriority priority) = 0;
-  Stream create_stream(Device device) { return create_stream(device, StreamPriority::normal); }
+  virtual Stream create_stream(Device device) = 0;
   virtual void destroy_stream(Device device, Stream stream) = 0;
   /// Waits for all work on the device, and throws what it reported.
   virtual void synchronize(Device device) = 0;

@@ -7,14 +7,13 @@
 
 namespace sash::distributed {
 
-/// A stream of a device for collectives, which run while the current stream computes. Its kernels
-/// have a high priority: they start as soon as a multiprocessor is free. On the CPU work is done at
-/// once.
+/// A stream of a device for collectives, which run while the current stream computes. On the CPU
+/// work is done at once.
 class SideStream {
  public:
   explicit SideStream(Device device)
       : device_(device),
-        stream_(owner().create_stream(device, StreamPriority::high)),
+        stream_(owner().create_stream(device)),
         event_(owner().create_event(device)) {}
   ~SideStream() {
     try {

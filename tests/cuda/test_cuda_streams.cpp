@@ -122,7 +122,7 @@ TEST_CASE("cuda streams: a graph does not reuse memory that another of its strea
   if (missing(kCUDA)) return;
   constexpr int64_t kCount = int64_t{8} << 20;
   Backend& cuda = backend(DeviceType::cuda);
-  const Stream side = cuda.create_stream(kCUDA, StreamPriority::high);
+  const Stream side = cuda.create_stream(kCUDA);
   const Event forked = cuda.create_event(kCUDA), done = cuda.create_event(kCUDA);
   Tensor work = empty({int64_t{64} << 20}, kOnCard), y, z;
   {

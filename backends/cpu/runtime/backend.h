@@ -28,8 +28,7 @@ class CpuBackend final : public Backend {
 
   Stream current_stream(Device) override { return {}; }
   void set_current_stream(Device, Stream) override {}
-  using Backend::create_stream;
-  Stream create_stream(Device, StreamPriority) override { return {}; }
+  Stream create_stream(Device) override { return {}; }
   void destroy_stream(Device, Stream) override {}
   void synchronize(Device) override {}
 

@@ -179,14 +179,11 @@ void CudaBackend::set_current_stream(Device device, Stream stream) {
   current[static_cast<size_t>(device.index)] = stream.handle;
 }
 
-Stream CudaBackend::create_stream(Device device, StreamPriority priority) {
+Stream CudaBackend::create_stream(Device device) {
   Card& on = card(device);
   const CardGuard guard(device.index);
   cudaStream_t stream = nullptr;
-  int least = 0, greatest = 0;  // numbers fall as priorities rise
-  SASH_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  SASH_CUDA_CHECK(cudaStreamCreateWithPriority(
-      &stream, cudaStreamNonBlocking, priority == StreamPriority::high ? greatest : least));
+  SASH_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   const std::lock_guard lock(on.streams_mutex);
   on.streams.insert(stream);
   return {stream};

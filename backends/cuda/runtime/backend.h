@@ -49,8 +49,7 @@ class CudaBackend final : public Backend {
 
   Stream current_stream(Device device) override;
   void set_current_stream(Device device, Stream stream) override;
-  using Backend::create_stream;
-  Stream create_stream(Device device, StreamPriority priority) override;
+  Stream create_stream(Device device) override;
   void destroy_stream(Device device, Stream stream) override;
   /// While a stream of the device is captured, waits for the other streams that the backend
   /// created. Throws `DeviceError` if the calling thread captures it.

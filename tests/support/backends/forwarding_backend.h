@@ -40,9 +40,7 @@ class ForwardingBackend : public Backend {
   void set_current_stream(Device device, Stream stream) override {
     inner_.set_current_stream(device, stream);
   }
-  Stream create_stream(Device device, StreamPriority priority) override {
-    return inner_.create_stream(device, priority);
-  }
+  Stream create_stream(Device device) override { return inner_.create_stream(device); }
   void destroy_stream(Device device, Stream stream) override {
     inner_.destroy_stream(device, stream);
   }
