@@ -15,6 +15,7 @@ struct Denoiser : nn::Module {
       register_module<nn::Sequential>("net", nn::SiLU(), nn::Linear(64, 64), nn::SiLU(),
                                       nn::Linear(64, 64), nn::SiLU(), nn::Linear(64, 2));
 
+  using nn::Module::forward;
   Tensor forward(const Tensor& x, const Tensor& t) { return net(in(x) + time(t)); }
 };
 

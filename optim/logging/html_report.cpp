@@ -42,8 +42,10 @@ pre { font: 13px/1.4 ui-monospace, monospace; background: #f6f5f2; padding: 12px
 .facts div { font-size: 18px; font-weight: 600; }
 .facts span { display: block; font-size: 13px; font-weight: 400; color: #4a4741; }
 .figures { display: flex; flex-wrap: wrap; gap: 12px; align-items: flex-start; }
+.figures > svg { height: auto; max-width: 660px; width: calc(50% - 6px); }
+@media (max-width: 900px) { .figures > svg { width: 100%; } }
 .sections { display: grid; gap: 0 24px; grid-template-columns: 100%; }
-@media (min-width: 1240px) { .sections { grid-template-columns: 1fr 1fr; } }
+@media (min-width: 1100px) { .sections { grid-template-columns: 1fr 1fr; } }
 section { overflow-x: auto; }
 section:has(table), section:has(.figures) { grid-column: 1 / -1; }
 </style>
@@ -135,6 +137,7 @@ void HtmlReport::on_step(const StepReport& report) {
   goal_ = report.steps;
   unit_ = report.unit();
   counted_ += report.per_second() * report.seconds;
+  step_seconds_ += report.seconds;
   loss_.add(step, report.loss);
   lr_.add(step, report.lr);
   grad_norm_.add(step, report.grad_norm);
@@ -267,8 +270,8 @@ std::string HtmlReport::facts() const {
     }
     const double seconds = last_ - start_;
     add("time", duration(seconds));
-    if (seconds > 0 && counted_ > 0) {
-      const double speed = counted_ / seconds;
+    if (step_seconds_ > 0 && counted_ > 0) {
+      const double speed = counted_ / step_seconds_;
       add(unit_ + " per s", speed < 1e4 ? text_of(speed) : text_of(speed / 1000) + "k");
     }
   }

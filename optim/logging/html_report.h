@@ -87,6 +87,7 @@ class SASH_API HtmlReport : public Callback {
   std::string sections_, warnings_, ending_, unit_;
   int64_t goal_ = 0;
   double counted_ = 0;           // tokens or samples
+  double step_seconds_ = 0;      // without validations and saving
   double start_ = 0, last_ = 0;  // on the clock
 };
 

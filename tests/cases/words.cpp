@@ -338,12 +338,12 @@ void add_norms(OpTable& table) {
               std::to_string(groups) + " groups of " + describe(input) + (affine ? ", affine" : ""),
           .inputs = inputs,
           .run =
-              [=](const Tensors& x) {
+              [=, groups = groups](const Tensors& x) {
                 return group_norm(x[0], groups, affine ? x[1] : Tensor(), affine ? x[2] : Tensor(),
                                   1e-3);
               },
           .reference =
-              [=](const Arrays& x) {
+              [=, groups = groups](const Arrays& x) {
                 Array y = x[0];
                 const size_t rows = static_cast<size_t>(x[0].shape[0] * groups);
                 const size_t length = y.values.size() / rows;

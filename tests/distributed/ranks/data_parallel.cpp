@@ -141,7 +141,7 @@ TEST_CASE("data parallel: unused parameters are named, or permitted") {
   const Group all = world();
   Net net;
   const auto [x, y] = batch_of(0, all.rank());
-  const auto run = [&](optim::DataParallel&) { mse_loss(net(x), y).backward(); };
+  const auto run = [&, x = x, y = y](optim::DataParallel&) { mse_loss(net(x), y).backward(); };
   {
     optim::DataParallel parallel(net, all);
     CHECK_ERROR(run(parallel), AutogradError,
