@@ -303,7 +303,7 @@ nn::TransformerConfig gemma3_stack() {
 
 // long16k with rotary positions, for a sequence of 256k tokens.
 nn::TransformerConfig long256k() {
-  nn::TransformerConfig config;
+  nn::TransformerConfig config = llama_160m();
   config.vocab = 96;
   config.dim = 512;
   config.layers = 6;

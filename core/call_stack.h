@@ -7,8 +7,8 @@
 namespace sash {
 
 /// The functions that called this one, the innermost first, up to `main`, each after a line break
-/// and four spaces, without those of the standard library. Names are plain, see `plain_name`. They
-/// come from the symbol tables of the program and its libraries, static
+/// and four spaces, without those of the standard library. `plain_name` shortens the names. The
+/// names come from the symbol tables of the program and its libraries, static
 /// functions and those of unnamed namespaces included; of a file that was stripped, or linked with
 /// -s, only exported functions have names (-rdynamic). Functions that the compiler inlined are
 /// missing.

@@ -89,7 +89,8 @@ class SASH_API SequenceParallel {
 
   distributed::Group group_;
   int64_t length_;
-  std::shared_ptr<std::shared_ptr<distributed::SideStream>> side_;  ///< made by the first call
+  std::shared_ptr<std::shared_ptr<distributed::SideStream>>
+      side_;  ///< of all copies; made by the first call
 };
 
 /// A module whose attention `SequenceParallel::apply` can make that over a split sequence.

@@ -26,7 +26,7 @@ struct CsvTable {
 
 /// Reads a table of numbers and text as in RFC 4180: each line is a row of fields between
 /// delimiters, with or without double quotes. Inside quotes, a name or text may have delimiters,
-/// line ends, and doubled quotes. Line ends may be those of any system, the file may begin with a
+/// line ends, and doubled quotes. Lines may end as on any system, the file may begin with a
 /// byte order mark, spaces may surround a field (they are no part of a text unless it is in
 /// quotes), and empty lines are skipped. "nan" and "inf" are numbers of floating dtypes. Integral
 /// dtypes take whole numbers in their range, bool 0 and 1. `IoError` if the file cannot be read;

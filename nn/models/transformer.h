@@ -99,8 +99,8 @@ class SASH_API TransformerEncoderLayer
 /// norms after sums are x = norm1(x + attention(x)), x = norm2(x + attention(x, memory)),
 /// x = norm3(x + mlp(x)).
 ///
-/// Children, as PyTorch's: those of an encoder's layer, `multihead_attn`, which attends to the
-/// memory, `norm3` and `dropout3`.
+/// Children, with PyTorch's names: the children of `TransformerEncoderLayer`, and `multihead_attn`
+/// (attention to the memory), `norm3` and `dropout3`.
 class SASH_API TransformerDecoderLayer
     : public ModuleOf<TransformerDecoderLayer, TransformerLayer> {
  public:

@@ -19,8 +19,9 @@ struct BpeTrainingOptions {
 /// Trains a byte-level BPE tokenizer, as GPT-2 and Llama 3 have (Sennrich et al., 2016), and
 /// returns the text of its `tokenizer.json`, which `Tokenizer::from_json` and the library
 /// `tokenizers` read. Again and again, the pair of neighbouring tokens that occurs most often
-/// becomes a token; of several such pairs, the one whose left token has the lowest number, and then
-/// the one whose right token has. The merges are those of the BpeTrainer of `tokenizers`.
+/// becomes a token. Of equally frequent pairs, the pair with the lowest left token is merged; of
+/// those with the same left token, the pair with the lowest right token. `BpeTrainer` of the
+/// library `tokenizers` makes the same merges.
 ///
 /// `ValueError` for texts that are not UTF-8, special tokens that are empty or not distinct, or too
 /// small a vocabulary.

@@ -80,8 +80,8 @@ struct AttentionCotangents {
   Tensor out{}, lse{};                       ///< undefined: zero
   bool bias = false, relative_bias = false;  ///< whether their gradients are wanted
 };
-/// The backward kernel alone: gradients of q, k, v and the biases. `out` and `lse` may be those of
-/// a softmax over more keys than the call has. The gradients are then this call's share.
+/// The backward kernel alone: gradients of q, k, v and the biases. If `out` and `lse` are results
+/// of a softmax over more keys than the call has, the gradients are the share of the call's keys.
 Gradients run_attention_backward(const AttentionCotangents& g, const AttentionTensors& inputs,
                                  const Tensor& out, const Tensor& lse, const AttentionCall& call);
 
