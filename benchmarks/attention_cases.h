@@ -267,6 +267,33 @@ inline AttentionCases option_cases(Device device) {
   return cases;
 }
 
+/// Patterns without dropout, then with it. The peers have the same.
+inline AttentionCases dropout_cases(Device device) {
+  const bool cuda = device.is_cuda();
+  AttentionCases cases;
+  const auto add = [&](const std::string& name, std::function<Pattern()> pattern, int64_t batch,
+                       int64_t heads, int64_t length, int64_t dim) {
+    AttentionCase setup{.group = "dropout",
+                        .name = name,
+                        .pattern = std::move(pattern),
+                        .batch = cuda ? batch : 1,
+                        .heads = cuda ? heads : 4,
+                        .length = cuda ? length : length / 4,
+                        .dim = dim,
+                        .dtype = Usual(device).dtype,
+                        .series = name};
+    cases.push_back(setup);
+    setup.name += "_dropout";
+    setup.options = {.dropout = 0.1};
+    cases.push_back(setup);
+  };
+  add("s4k_d64_causal", causal, 4, 12, 4096, 64);
+  add("s8k_d128_w1024causal", windowed(1024, 0), 2, 16, 8192, 128);
+  add("s4k_d64_w256causal", windowed(256, 0), 4, 16, 4096, 64);
+  add("s16k_d128_causal", causal, 1, 16, 16384, 128);
+  return cases;
+}
+
 /// Lengths whose scores would not fit into memory.
 inline AttentionCases memory_cases(Device device) {
   const Usual usual(device);
@@ -282,7 +309,7 @@ inline AttentionCases memory_cases(Device device) {
 inline AttentionCases attention_cases(Device device) {
   AttentionCases cases;
   for (const auto group : {peer_cases, scaling_cases, length_cases, dense_cases, sparse_cases,
-                           width_cases, option_cases, memory_cases}) {
+                           width_cases, option_cases, dropout_cases, memory_cases}) {
     for (AttentionCase& setup : group(device)) cases.push_back(std::move(setup));
   }
   return cases;

@@ -2,7 +2,7 @@
 """Runs the benchmarks of sash and the same cases in PyTorch, and prints the ratios of their times.
 
 usage: compare_peers.py [--device cpu] [--build build/test] [--threads 2] [--rounds N]
-                        [--cases gemm op halves attention sparse widths lengths train models]
+                        [--cases gemm op halves attention sparse widths lengths dropout train models]
                         [--seconds 500] [--dtype bfloat16] [--save figures.jsonl] [--busy]
 
 Each round runs sash, then PyTorch, so that both run under the same conditions. A figure is the
@@ -10,7 +10,8 @@ median of the rounds. A ratio is PyTorch's time divided by ours; above 1, sash i
 has several implementations of a case, the fastest is marked with a star.
 
 - dtypes: float32, except for attention on cuda over windows ("attention"; "widths" for several head
-  widths, "lengths" for lengths from 256 to 16384) and other patterns ("sparse"), which is bfloat16.
+  widths, "lengths" for lengths from 256 to 16384), other patterns ("sparse") and "dropout", which is
+  bfloat16.
   --dtype sets that of all four. "halves": ops of bfloat16 and float16 on the CPU. Training steps on cuda not named fp32 are bfloat16 with float32
   masters; in PyTorch, float32 weights under autocast. "captured": replays of a recorded step, as
   "reduce-overhead" makes in PyTorch.
@@ -41,7 +42,7 @@ import time
 
 from peers.cases import run_peer
 
-PATTERNS = ("attention", "sparse", "widths", "lengths")
+PATTERNS = ("attention", "sparse", "widths", "lengths", "dropout")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LINE = "{:10} {:26} {:8} {:16} {:>10} {:>10} {:>7} {:>7} {:>8} {:>8}"
 BUSY_LINE = "{:10} {:26} {:8} {:16} {:>10} {:>10} {:>7} {:>8} {:>8} {:>7}"
@@ -162,6 +163,7 @@ def command_of(kinds, options):
         "sparse": ["bench_attention", "--group", "sparse", *attention],
         "widths": ["bench_attention", "--group", "widths", *attention],
         "lengths": ["bench_attention", "--group", "lengths", *attention],
+        "dropout": ["bench_attention", "--group", "dropout", *attention],
     }
     program, *flags = commands.get(kinds[0], ["bench_ops", "--kind", *kinds])
     return [f"{options.build}/bin/{program}", *flags, "--device", options.device]

@@ -23,6 +23,12 @@ GPU_FLOAT32 = {  # small layers, trained in float32
     "B8H6S256D64causal": (8, 6, 256, 64, None, 0),
     "B16H12S1024D64causal": (16, 12, 1024, 64, None, 0),
 }
+GPU_DROPOUT = {
+    "s4k_d64_causal": (4, 12, 4096, 64, None, 0),
+    "s8k_d128_w1024causal": (2, 16, 8192, 128, 1024, 0),
+    "s4k_d64_w256causal": (4, 16, 4096, 64, 256, 0),
+    "s16k_d128_causal": (1, 16, 16384, 128, None, 0),
+}
 WIDTHS = (32, 64, 96, 128, 256)  # head dims, all with one window
 CPU_PACKED = (1500, 37, 91, 1024, 300, 1144)
 GPU_PACKED = (4096, 37, 2911, 1024, 512, 300, 3000, 91, 1365, 1048, 2000)
@@ -119,16 +125,17 @@ def time_recorded(bench, emit, case, impl, call, extra):
     emit(kind="attention", case=case.name, impl=impl, **times, **peak, **extra)
 
 
-def sdpa(bench, emit, case, extra):
+def sdpa(bench, emit, case, extra, impl="sdpa", dropout=0.0):
     attention = bench.torch.nn.functional.scaled_dot_product_attention
     options = {"enable_gqa": True} if case.kv_heads != case.heads else {}
+    options["dropout_p"] = dropout
     causal = case.mask is causal_mask
     options |= {"is_causal": True} if causal else {"attn_mask": case.dense_mask()}
 
     def call():
         return attention(case.q, case.k, case.v, **options)
 
-    time_recorded(bench, emit, case, "sdpa", call, extra)
+    time_recorded(bench, emit, case, impl, call, extra)
 
 
 def block_mask(torch, case, block):
@@ -191,7 +198,7 @@ def flex(bench, emit, case, extra, block=128, impl="flex"):
         time_recorded(bench, emit, case, impl, call, extra)
 
 
-def flash2(bench, emit, case, extra, left, right, lengths=None):
+def flash2(bench, emit, case, extra, left, right, lengths=None, dropout=0.0):
     """Times FlashAttention-2 with a window, through PyTorch's internal operators. `lengths` are the
     lengths of packed sequences, if any."""
     torch, ops = bench.torch, bench.torch.ops.aten
@@ -202,7 +209,7 @@ def flash2(bench, emit, case, extra, left, right, lengths=None):
         q, k, v, g = (x.squeeze(0) for x in (q, k, v, g))
         starts = torch.tensor((0, *lengths)).cumsum(0).int().to(q.device)
         sizes = (starts, starts, max(lengths), max(lengths))
-    sizes += (0.0, right == 0)
+    sizes += (dropout, right == 0)
 
     def forward():
         return ops._flash_attention_forward(q, k, v, *sizes, False, scale=None, **window)
@@ -294,6 +301,21 @@ def peer_widths(bench, emit, dtype=None):
             continue
         attempt(name, flash2, bench, emit, case, extra, 256, 256)
         attempt(name, flex, bench, emit, case, extra)
+
+
+def peer_dropout(bench, emit, dtype=None):
+    """GPU_DROPOUT without dropout, then with it."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    for name, (batch, heads, length, dim, left, right) in GPU_DROPOUT.items():
+        mask = causal_mask if left is None else window_mask(left, right)
+        for p in (0.0, 0.1):
+            shown = name + ("_dropout" if p else "")
+            case = Case(bench, shown, dtype or bench.torch.bfloat16, (batch, heads, length, dim), mask)
+            attempt(shown, flash2, bench, emit, case, {}, left, right, dropout=p)
+            if left is None:
+                with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                    attempt(shown, sdpa, bench, emit, case, {}, "cudnn", p)
 
 
 def peer_lengths(bench, emit, dtype=None):

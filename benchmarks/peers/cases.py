@@ -175,6 +175,7 @@ def run_peer(kinds, device, deadline, dtype=None):
         "halves": lambda: peer_halves(bench),
         "attention": lambda: attention.peer_attention(bench, emit, dtype),
         "sparse": lambda: attention.peer_sparse(bench, emit, dtype),
+        "dropout": lambda: attention.peer_dropout(bench, emit, dtype),
         "lengths": lambda: attention.peer_lengths(bench, emit, dtype),
         "widths": lambda: attention.peer_widths(bench, emit, dtype),
         "train": lambda: train.peer_train(bench, emit),

@@ -293,11 +293,11 @@ std::string BlockMlp::describe() const { return std::string("BlockMlp(") + name_
 
 Tensor BlockBase::forward(const Tensor& x, const AttentionContext& context,
                           const CrossKeys& cross) {
-  return forward(SumAndNorm{x, {}}, context, cross, nullptr).sum;
+  return run({x, {}}, context, cross, nullptr).sum;
 }
 
-SumAndNorm BlockBase::forward(const SumAndNorm& x, const AttentionContext& context,
-                              const CrossKeys& cross, Norm* next) {
+SumAndNorm BlockBase::run(const SumAndNorm& x, const AttentionContext& context,
+                          const CrossKeys& cross, Norm* next) {
   const Tensor normed = x.norm.defined() ? x.norm : attn_norm ? (*attn_norm)(x.sum) : x.sum;
   const Tensor attended = attend(normed, context);
   if (branches_ != Branches::sequential) {
@@ -366,9 +366,9 @@ Norm* Block::norm_after(const char* name, const TransformerConfig& config) {
   return placement_ == NormPlacement::before ? nullptr : add_norm(*this, name, config);
 }
 
-SumAndNorm Block::forward(const SumAndNorm& x, const AttentionContext& context,
-                          const CrossKeys& cross, Norm* next) {
-  if (!can_step(x.sum, context)) return BlockBase::forward(x, context, cross, next);
+SumAndNorm Block::run(const SumAndNorm& x, const AttentionContext& context, const CrossKeys& cross,
+                      Norm* next) {
+  if (!can_step(x.sum, context)) return BlockBase::run(x, context, cross, next);
   const Tensor y = self_attn.step(x.sum, static_cast<const RMSNorm&>(*attn_norm), context);
   return {mlp.step(y, static_cast<const RMSNorm&>(*mlp_norm)), {}};
 }

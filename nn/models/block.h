@@ -121,8 +121,10 @@ class SASH_API BlockBase : public ModuleOf<BlockBase> {
   /// Takes x and `attn_norm` of x (computes the norm if it is undefined). Returns x after the layer
   /// and the norm `next` of that: the next layer's `attn_norm`, the model's `norm`, or none. The
   /// norm of the result is undefined if the next layer computes it inside its first product.
-  virtual SumAndNorm forward(const SumAndNorm& x, const AttentionContext& context,
-                             const CrossKeys& cross, Norm* next);
+  SumAndNorm forward(const SumAndNorm& x, const AttentionContext& context, const CrossKeys& cross,
+                     Norm* next) {
+    return run(x, context, cross, next);
+  }
   using Module::forward;
 
   /// The attention of PyTorch's layers, which may be of a kind that has no caches; else null.
@@ -132,6 +134,9 @@ class SASH_API BlockBase : public ModuleOf<BlockBase> {
   BlockBase(NormPlacement placement, Branches branches, double dropout)
       : placement_(placement), branches_(branches), dropout_(dropout) {}
 
+  /// What `forward` does.
+  virtual SumAndNorm run(const SumAndNorm& x, const AttentionContext& context,
+                         const CrossKeys& cross, Norm* next);
   virtual Tensor attend(const Tensor& x, const AttentionContext& context) = 0;
   virtual Tensor cross_attend(const Tensor& x, const CrossKeys& keys) {
     return (*cross_attn)(x, keys);
@@ -167,10 +172,10 @@ class SASH_API Block : public BlockBase {
   Block(const TransformerConfig& config, int64_t index);
 
   using BlockBase::forward;
-  SumAndNorm forward(const SumAndNorm& x, const AttentionContext& context, const CrossKeys& cross,
-                     Norm* next) override;
 
  private:
+  SumAndNorm run(const SumAndNorm& x, const AttentionContext& context, const CrossKeys& cross,
+                 Norm* next) override;
   Tensor attend(const Tensor& x, const AttentionContext& context) override;
   Tensor feed_forward(const Tensor& x) override;
   BlockAttention& add_attention(const TransformerConfig& config, int64_t index);

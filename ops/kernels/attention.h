@@ -3,6 +3,7 @@
 #include "../../core/backend/kernel.h"
 #include "../../core/backend/tensor_view.h"
 #include "../../core/philox.h"
+#include "attention_dropout.h"
 #include "block_map.h"
 
 /// Attention o = dropout(softmax(s where visible)) v with the scores
@@ -32,8 +33,7 @@ struct AttentionParams {
   const TensorView* bias = nullptr;           ///< [B, H, S_q, S_k] by strides, dtype of q, or null
   const TensorView* relative_bias = nullptr;  ///< C [H, 2 R + 1] by strides, or null
   const TensorView* slopes = nullptr;         ///< ALiBi: C [H] by strides, or null
-  double dropout = 0;
-  /// Element [b, h, i, j] of the probabilities has the row-major index of [B, H, S_q, S_k].
+  double dropout = 0;  ///< see `AttentionDropout`, whose rows are those of [B, H, S_q]
   PhiloxState philox;
   /// The elements that dropout keeps: the forward kernel writes them, the backward kernel reads
   /// them. uint8 [the result of `attention_kept_bytes`]. Null: both kernels draw them.
@@ -101,6 +101,10 @@ inline void add_operands(KernelCall& call, const AttentionGradients& x) {
 extern SASH_API Kernel<void(KernelContext&, const AttentionInputs&, const AttentionParams&,
                             const AttentionGradients&)>
     attention_backward;
+
+/// The weights that dropout with probability p keeps: boolean [B, H, S_q, S_k], contiguous.
+extern SASH_API Kernel<void(KernelContext&, const TensorView& kept, PhiloxState, double p)>
+    attention_dropout;
 
 // Masks that are data: bounds made on the device.
 

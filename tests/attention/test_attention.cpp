@@ -204,7 +204,7 @@ void check_halves(Device device) {
 
 void check_widths(Device device) {
   RandomNumbers random(25);
-  for (const int64_t depth : {24, 32, 40, 64, 72, 96, 128, 160, 256}) {
+  for (const int64_t depth : {24, 32, 40, 64, 72, 96, 128, 160, 256, 320, 512}) {
     for (size_t round = 0; round < rounds(5); ++round) {
       const Trial trial = random_trial(random, round, device, depth);
       expect_values(trial, device);
@@ -219,8 +219,9 @@ void check_tiles(Device device) {
   struct Features {
     int64_t depth, v_depth;
   };
-  std::vector<Features> all{{32, 64}, {64, 24}, {96, 40}, {104, 96}, {24, 256}, {256, 128}};
-  for (const int64_t d : {8, 24, 32, 40, 64, 80, 96, 104, 128, 160, 192, 256}) {
+  std::vector<Features> all{{32, 64},  {64, 24},   {96, 40},  {104, 96},
+                            {24, 256}, {256, 128}, {512, 64}, {40, 264}};
+  for (const int64_t d : {8, 24, 32, 40, 64, 80, 96, 104, 128, 160, 192, 256, 300, 512}) {
     all.push_back({d, d});
   }
   const std::vector<int64_t> lengths{63, 64, 65, 129};
@@ -365,7 +366,7 @@ TEST_CASE_TEMPLATE("masks: errors in half types are at most twice those of the d
   if (!missing(On::device)) check_halves(On::device);
 }
 
-TEST_CASE_TEMPLATE("mask widths: heads of up to 256 features", On, Cpu, Cuda) {
+TEST_CASE_TEMPLATE("mask widths: heads of up to 512 features", On, Cpu, Cuda) {
   if (!missing(On::device)) check_widths(On::device);
 }
 
@@ -405,6 +406,13 @@ TEST_CASE("attention: overwriting a mask before the backward pass is an error") 
   const Tensor y = attention(q, q, q, {.mask = AttentionMask::key_lengths(lengths)});
   lengths.fill_(2);
   CHECK_THROWS_AS(y.backward(ones_like(y)), AutogradError);
+}
+
+TEST_CASE("attention: heads that no kernel of CUDA takes are errors") {
+  if (missing(kCUDA)) return;
+  const Tensor q = zeros({1, 1, 4, 513}, {.device = kCUDA});
+  expect_error<NotImplemented>("attention: expected heads of at most 512 features on cuda, got 513",
+                               [&] { attention(q, q, q); });
 }
 
 TEST_CASE("attention: wrong options are errors") {

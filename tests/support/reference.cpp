@@ -172,11 +172,11 @@ Array matmul(const Array& a, const Array& b) {
   return y;
 }
 
-uint32_t random_word(uint64_t seed, uint64_t element) {
+uint32_t random_word(uint64_t seed, uint64_t element, int rounds) {
   const uint64_t low = 0xFFFFFFFF, block = element / 4;
   uint64_t counter[4] = {block & low, block >> 32, 0, 0};
   uint64_t key[2] = {seed & low, seed >> 32};
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     const uint64_t first = 0xD2511F53 * counter[0], second = 0xCD9E8D57 * counter[2];
     const uint64_t next[4] = {(second >> 32) ^ counter[1] ^ key[0], second & low,
                               (first >> 32) ^ counter[3] ^ key[1], first & low};
@@ -185,6 +185,15 @@ uint32_t random_word(uint64_t seed, uint64_t element) {
     key[1] = (key[1] + 0xBB67AE85) & low;
   }
   return static_cast<uint32_t>(counter[element % 4]);
+}
+
+bool keeps_weight(uint64_t seed, int64_t row, int64_t key, int64_t keys, double p) {
+  const auto first = static_cast<uint64_t>(row * ((keys + 31) / 32) + key / 32) * 12;
+  uint32_t number = 0;
+  for (uint32_t bit = 0; bit < 12; ++bit) {
+    number |= (random_word(seed, first + bit, 7) >> key % 32 & 1) << bit;
+  }
+  return number >= p * 4096;
 }
 
 }  // namespace sash::testing

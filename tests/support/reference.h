@@ -61,8 +61,12 @@ double log_sum_exp(const std::vector<double>& x);
 Array matmul(const Array& a, const Array& b);
 Array transpose(const Array& x, int64_t a, int64_t b);
 
-/// Random word number `element` of a stream: lane element % 4 of Philox4x32-10 (Salmon et al., SC
+/// Random word number `element` of a stream: lane element % 4 of Philox4x32 (Salmon et al., SC
 /// 2011) at counter element / 4, key `seed`.
-uint32_t random_word(uint64_t seed, uint64_t element);
+uint32_t random_word(uint64_t seed, uint64_t element, int rounds = 10);
+
+/// Whether attention's dropout with p = T / 4096 keeps a weight: bit i of its number R >= T is bit
+/// key % 32 of a word of Philox4x32-7. A row has 12 words for each 32 keys.
+bool keeps_weight(uint64_t seed, int64_t row, int64_t key, int64_t keys, double p);
 
 }  // namespace sash::testing

@@ -231,10 +231,25 @@ void attention_block_rows(KernelContext&, const kernels::AttentionInputs&, kerne
 
 }  // namespace
 
+void attention_dropout(KernelContext&, View kept, PhiloxState state, double p) {
+  const kernels::AttentionDropout drop(p);
+  const uint64_t start = (state.base ? *state.base : 0) + state.offset;
+  const Index keys = kept.shape[3], words = kernels::AttentionDropout::words(keys);
+  parallel_for_each(keys > 0 ? kept.numel() / keys : 0, 16, [&](int64_t row) {
+    bool* const y = kept.ptr<bool>() + row * keys;
+    for (Index at = 0; at < words; ++at) {
+      const uint32_t word = drop.word(state.seed, drop.counter(start, row, words, at));
+      const Index first = at * drop.kKeys, end = std::min<Index>(keys, first + drop.kKeys);
+      for (Index j = first; j < end; ++j) y[j] = word >> (j - first) & 1;
+    }
+  });
+}
+
 void register_attention() {
   kernels::attention_block_rows.set(DeviceType::cpu, attention_block_rows);
   kernels::attention_forward.set(DeviceType::cpu, attention_forward);
   kernels::attention_backward.set(DeviceType::cpu, attention_backward);
+  kernels::attention_dropout.set(DeviceType::cpu, attention_dropout);
 }
 
 }  // namespace sash::cpu

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "../../../ops/kernels/attention_dropout.h"
 #include "../norm/rows.h"
 #include "../random/philox.h"
 #include "attention_blocks.h"
@@ -257,36 +258,38 @@ void hide(const Segment& segment, T value, T* tile) {
 template <class T>
 void draw_dropout(const AttentionDims& dims, const QueryTile& tile, Index key, Index keys,
                   T* factors) {
-  const kernels::AttentionParams& params = dims.params;
-  const uint32_t threshold = dropout_threshold(params.dropout);
-  const T kept = params.dropout == 1 ? T(0) : static_cast<T>(1 / (1 - params.dropout));
-  const PhiloxState& state = params.philox;
-  const uint64_t base = (state.base ? *state.base : 0) + state.offset;
+  using kernels::AttentionDropout;
+  const AttentionDropout drop(dims.params.dropout);
+  const PhiloxState& state = dims.params.philox;
+  const uint64_t start = (state.base ? *state.base : 0) + state.offset;
   const Index row = (tile.b * dims.heads + tile.h) * dims.queries + tile.first;
-  uint64_t counter[kRows];
-  uint32_t lane[4][kRows];
-  Index phase[kRows];
-  for (Index i = 0; i < kRows; ++i) {
-    const Index element = (row + i) * dims.keys + key;
-    counter[i] = base + static_cast<uint64_t>(element / 4);
-    phase[i] = element % 4;
-  }
-  const auto factor = [&](uint32_t bits) { return bits >= threshold ? kept : T(0); };
-  const bool aligned = dims.keys % 4 == 0;  // then lane l is key j + l in every row
-  for (Index j = 0; j < keys + (aligned ? 0 : 3); j += 4) {
-    philox_batch<kRows>(state.seed, counter, lane);
-    for (Index l = 0; l < 4; ++l) {
-      if (aligned) {
-        T* const column = factors + (j + l) * kRows;
-        for (Index i = 0; i < kRows; ++i) column[i] = factor(lane[l][i]);
-        continue;
+  const Index words = AttentionDropout::words(dims.keys);
+  const auto factor = static_cast<T>(drop.factor());
+  for (Index j = 0; j < keys;) {
+    const Index at = (key + j) / AttentionDropout::kKeys, bit = (key + j) % AttentionDropout::kKeys;
+    uint32_t kept[kRows], lane[4][kRows];
+    uint64_t counter[kRows];
+    for (Index i = 0; i < kRows; ++i) {
+      kept[i] = drop.drops_all() ? 0 : ~uint32_t{0};
+      counter[i] = AttentionDropout::counter(start, row + i, words, at);
+    }
+    for (int block = 0; block < AttentionDropout::kBlocks; ++block) {
+      if (!drop.skips(block)) {
+        philox_batch<kRows, AttentionDropout::kRounds>(state.seed, counter, lane);
+        for (int l = 0; l < 4; ++l) {
+          for (Index i = 0; i < kRows; ++i) {
+            kept[i] = drop.compare(kept[i], lane[l][i], 4 * block + l);
+          }
+        }
       }
+      for (uint64_t& c : counter) ++c;
+    }
+    const Index end = std::min(keys, j + AttentionDropout::kKeys - bit);
+    for (Index shift = bit; j < end; ++j, ++shift) {
       for (Index i = 0; i < kRows; ++i) {
-        const Index at = j + l - phase[i];
-        if (at >= 0 && at < keys) factors[at * kRows + i] = factor(lane[l][i]);
+        factors[j * kRows + i] = kept[i] >> shift & 1 ? factor : T(0);
       }
     }
-    for (uint64_t& c : counter) ++c;
   }
 }
 

@@ -6,9 +6,9 @@
 
 namespace sash::cpu {
 
-/// lane[l][i] = lane l of `philox(seed, counter[i])`. Each round runs over the whole batch, so that
-/// the compiler vectorises it.
-template <int kBatch>
+/// lane[l][i] = lane l of `philox<rounds>(seed, counter[i])`. Each round runs over the whole batch,
+/// so that the compiler vectorises it.
+template <int kBatch, int rounds = 10>
 void philox_batch(uint64_t seed, const uint64_t* counter, uint32_t (*lane)[kBatch]) {
   for (int i = 0; i < kBatch; ++i) {
     lane[0][i] = static_cast<uint32_t>(counter[i]);
@@ -16,7 +16,7 @@ void philox_batch(uint64_t seed, const uint64_t* counter, uint32_t (*lane)[kBatc
     lane[2][i] = lane[3][i] = 0;
   }
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     for (int i = 0; i < kBatch; ++i) {
       const uint64_t p0 = uint64_t{0xD2511F53u} * lane[0][i];
       const uint64_t p1 = uint64_t{0xCD9E8D57u} * lane[2][i];

@@ -111,6 +111,7 @@ void attention_block_rows(KernelContext&, const AttentionInputs&, AttentionPass,
 void register_attention() {
   kernels::attention_block_rows.set(DeviceType::cuda, attention_block_rows);
   kernels::attention_kept_bytes.set(DeviceType::cuda, kept_bytes);
+  register_attention_dropout();
   kernels::attention_forward.set(DeviceType::cuda, attention_forward);
   kernels::attention_backward.set(DeviceType::cuda, attention_backward);
 }

@@ -78,6 +78,11 @@ __device__ inline void copy_row(void* to, const CUtensorMap& x, int row, Barrier
       : "memory");
 }
 
+/// Fetches `bytes` of global memory into the L2 cache. The address is 16-byte aligned.
+__device__ inline void prefetch_l2(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
 /// Copies from shared to global memory (`bulk_store`), or adds floats there (`bulk_add`). Addresses
 /// are 16-byte aligned. `bulk_commit` ends a group of copies. The thread's groups may read shared
 /// memory until `bulk_wait_read` returns, and may write global memory until `bulk_wait` returns.

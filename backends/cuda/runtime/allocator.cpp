@@ -386,8 +386,11 @@ void CachingAllocator::begin_capture(cudaStream_t stream) {
   captures_.fetch_add(1, std::memory_order_release);
 }
 
-CachingAllocator::Graph* CachingAllocator::end_capture(cudaStream_t stream) {
+CachingAllocator::Graph* CachingAllocator::end_capture(cudaStream_t stream, cudaGraph_t* recorded,
+                                                       cudaError_t* status) {
   const std::lock_guard lock(mutex_);
+  // Under the lock: a query of a stream whose capture ends meanwhile crashes in the driver.
+  *status = cudaStreamEndCapture(stream, recorded);
   const auto found = std::find_if(capturing_.begin(), capturing_.end(),
                                   [&](const auto& graph) { return graph->origin == stream; });
   if (found == capturing_.end()) return nullptr;
@@ -404,6 +407,7 @@ void CachingAllocator::release(Graph* graph, cudaStream_t heir) {
     // Not in `used_`: it was freed meanwhile, and only graphs still used it.
     if (--block->graphs == 0 && used_.count(block->memory) == 0) put_back(block);
   }
+  graph->reads.clear();  // some were merged
   for (auto& [stream, pool] : graph->pools) move_blocks(pool, pool_in(pools_, heir, nullptr));
   std::erase_if(captured_, [&](const auto& held) { return held.get() == graph; });
 }

@@ -72,8 +72,9 @@ class CachingAllocator {
   /// Begins to capture `stream`, and from the same moment separates the memory of the graph. If it
   /// throws, no capture has begun.
   void begin_capture(cudaStream_t stream);
-  /// Call after the capture ended. The graph's memory stays allocated until `release`.
-  Graph* end_capture(cudaStream_t stream);
+  /// Ends the capture of `stream`. Null if none had begun. The graph's memory stays allocated until
+  /// `release`. `*recorded` and `*status` are those of `cudaStreamEndCapture`.
+  Graph* end_capture(cudaStream_t stream, cudaGraph_t* recorded, cudaError_t* status);
   /// Call after the graph is destroyed and its work is done. Its memory goes to the stream `heir`.
   void release(Graph* graph, cudaStream_t heir);
   /// Whether `stream` is being captured.

@@ -303,8 +303,8 @@ void* CudaBackend::end_capture(Device device, Stream stream) {
   const cudaStream_t queue = on.resolve(stream);
   cudaGraph_t recorded = nullptr;
   cudaGraphExec_t executable = nullptr;
-  const cudaError_t ended = cudaStreamEndCapture(queue, &recorded);
-  CachingAllocator::Graph* memory = on.allocator.end_capture(queue);
+  cudaError_t ended = cudaSuccess;
+  CachingAllocator::Graph* memory = on.allocator.end_capture(queue, &recorded, &ended);
   cudaError_t made = ended;
   if (ended == cudaSuccess) made = cudaGraphInstantiate(&executable, recorded, 0);
   if (recorded) cudaGraphDestroy(recorded);

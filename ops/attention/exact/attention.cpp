@@ -1,5 +1,6 @@
 #include "attention.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -21,6 +22,7 @@ constinit decltype(attention_forward) attention_forward{"attention_forward"};
 constinit decltype(attention_backward) attention_backward{"attention_backward"};
 constinit decltype(attention_block_rows) attention_block_rows{"attention_block_rows"};
 constinit decltype(attention_kept_bytes) attention_kept_bytes{"attention_kept_bytes"};
+constinit decltype(attention_dropout) attention_dropout{"attention_dropout"};
 }  // namespace kernels
 
 namespace {
@@ -86,6 +88,20 @@ Tensor relative_gradient(const Tensor& each, const Tensor& relative_bias) {
       .to(relative_bias.dtype());
 }
 
+AttentionTensors in_float32(const AttentionTensors& x) {
+  const auto wide = [](const Tensor& t) { return cast_to(t, DType::float32); };
+  return {wide(x.q), wide(x.k), wide(x.v), wide(x.bias), wide(x.relative_bias)};
+}
+
+// Heads of more than 256 features, for which CUDA has kernels of float32 alone.
+bool wide_on_cuda(const AttentionTensors& x) {
+  return x.q.device().is_cuda() && std::max(x.q.size(3), x.v.size(3)) > 256;
+}
+
+bool computes_in_float32(const AttentionTensors& x) {
+  return is_half(x.q.dtype()) && wide_on_cuda(x);
+}
+
 // Where the forward kernel leaves what dropout keeps; undefined if no backward pass will read it.
 Tensor memory_for_kept(const AttentionCall& call, const AttentionTensors& x,
                        KernelContext& context) {
@@ -109,6 +125,11 @@ bool has_attention_kernels(Device device) {
 }
 
 AttentionWithLse run_attention(const AttentionTensors& x, AttentionCall& call) {
+  if (computes_in_float32(x)) {
+    const NoGradGuard no_grad;
+    const AttentionWithLse y = run_attention(in_float32(x), call);
+    return {y.out.to(x.q.dtype()), y.lse};
+  }
   AttentionWithLse y{detail::empty_in_layout_of(x.q, x.v.size(3)),
                      empty({x.q.size(0), x.q.size(1), x.q.size(2)}, row_statistics(x.q))};
   KernelContext context = kernel_context(x.q.device());
@@ -124,6 +145,13 @@ AttentionWithLse run_attention(const AttentionTensors& x, AttentionCall& call) {
 Gradients run_attention_backward(const AttentionCotangents& g, const AttentionTensors& inputs,
                                  const Tensor& out, const Tensor& lse, const AttentionCall& call) {
   const NoGradGuard no_grad;
+  if (computes_in_float32(inputs)) {
+    Gradients gradients =
+        run_attention_backward({cast_to(g.out, DType::float32), g.lse, g.bias, g.relative_bias},
+                               in_float32(inputs), out.to(DType::float32), lse, call);
+    for (Tensor& gradient : gradients) gradient = cast_to(gradient, out.dtype());
+    return gradients;
+  }
   const std::array<Tensor, 3> qkv = all_with_unit_rows(inputs);
   const TensorOptions accumulator = lse.options();
   const Tensor g_out = with_unit_rows(g.out.defined() ? g.out : zeros_like(out));
@@ -203,15 +231,13 @@ AttentionWithLse checked_attention(const AttentionTensors& inputs,
   AttentionCall call(inputs, options);
   check_sink_logits(inputs.q, options.sink_logits);
   const Device device = inputs.q.device();
-  if (call.dropout > 0) call.philox = next_philox(device, numel(call.weights_shape()));
-  if (!has_attention_kernels(device)) return attention_from_plain_ops(inputs, call);
+  call.draw_dropout(device);
+  if (!has_attention_kernels(device) ||
+      (inputs.q.dtype() == DType::float64 && wide_on_cuda(inputs))) {
+    return attention_from_plain_ops(inputs, call);
+  }
   call.prepare_kernels(device);
   return fused_attention(inputs, std::move(call));
-}
-
-AttentionTensors in_float32(const AttentionTensors& x) {
-  const auto wide = [](const Tensor& t) { return cast_to(t, DType::float32); };
-  return {wide(x.q), wide(x.k), wide(x.v), wide(x.bias), wide(x.relative_bias)};
 }
 
 // Without `with_lse`, the result's lse is without the sink logits.

@@ -16,7 +16,8 @@ struct AttentionOptions {
   Tensor
       relative_bias{};  ///< [H or 1, 2 R + 1], dtype of q: element clamp(j - p, -R, R) + R is added
   Tensor alibi_slopes{};  ///< float32 [H]: slope abs(p - j) is subtracted; not differentiated
-  double dropout = 0;     ///< probability with which an attention weight is dropped
+  /// Probability with which an attention weight is dropped, rounded to a multiple of 1 / 4096.
+  double dropout = 0;
   /// Learnable attention sinks, floating [H]: exp(sink_logits[h]) joins the denominator of the
   /// softmax. `AttentionMask::sinks(n)` differs: it shows the first n keys to all queries.
   Tensor sink_logits{};
@@ -28,11 +29,12 @@ struct AttentionOptions {
 ///
 /// q [B, H, S_q, D], k [B, H_kv, S_k, D], v [B, H_kv, S_k, D_v] give o [B, H, S_q, D_v]; H is a
 /// multiple of H_kv, and query head h reads key and value head floor(h H_kv / H). Floating
-/// dtypes. Query i stands at position p = i + S_k - S_q among the keys.
+/// dtypes; on CUDA, D and D_v are at most 512. Query i stands at position p = i + S_k - S_q among
+/// the keys.
 ///
 /// Work is proportional to the visible pairs (in blocks), memory to S_q + S_k (Dao et al.,
 /// "FlashAttention", 2022). A query that sees no key gets zeros and a zero gradient. The weight of
-/// [b, h, i, j] is dropped or kept by its row-major index in [B, H, S_q, S_k] alone. Gradients
+/// [b, h, i, j] is dropped or kept by its place in [B, H, S_q, S_k] alone. Gradients
 /// reach q, k, v, `bias` (its gradient takes S_q x S_k memory) and `relative_bias` (Shaw et al.,
 /// "Self-attention with relative position representations", 2018; linear memory). ALiBi: Press et
 /// al., "Train short, test long", ICLR 2022. They reach `sink_logits` (OpenAI, "gpt-oss model

@@ -4,6 +4,8 @@
 
 #include "../../../core/backend/kernel.h"
 #include "../../../core/quote.h"
+#include "../../../tensor/random.h"
+#include "../../kernels/attention_dropout.h"
 #include "../../op.h"
 #include "../mask/mask_part.h"
 
@@ -163,6 +165,12 @@ AttentionCall::AttentionCall(const AttentionTensors& inputs, const AttentionOpti
   check_slopes(inputs.q, slopes);
   for_each_part(mask.term(), [this](const MaskPart& part) { part.check_meaning(shape); });
   for (const Tensor& tensor : mask_tensors()) check_same_device(kAttention, inputs.q, tensor);
+}
+
+void AttentionCall::draw_dropout(Device device) {
+  if (dropout == 0) return;
+  const int64_t rows = shape.batch * shape.heads * shape.queries;
+  philox = next_philox(device, kernels::AttentionDropout::draws(rows, shape.keys));
 }
 
 SmallVector<Tensor, 2> AttentionCall::mask_tensors() const {

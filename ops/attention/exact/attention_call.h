@@ -28,6 +28,8 @@ struct AttentionCall {
   /// Of sums and log-sum-exps.
   DType accumulation_dtype() const { return dtype == DType::float64 ? dtype : DType::float32; }
   SmallVector<Tensor, 2> mask_tensors() const;
+  /// Takes `philox` from the device's generator.
+  void draw_dropout(Device device);
 
   /// Splits the mask into `pattern` and `bounds`; the data of the latter is read now.
   void prepare_kernels(Device device);

@@ -1,8 +1,8 @@
 #include <cmath>
 
 #include "../../../tensor/random.h"
-#include "../../elementwise/dropout.h"
 #include "../../index/gather.h"
+#include "../../kernels/attention.h"
 #include "../../linalg/matmul.h"
 #include "../../norm/softmax.h"
 #include "../../op.h"
@@ -54,7 +54,10 @@ Tensor scores_of(const AttentionTensors& x, const AttentionCall& call) {
 
 Tensor weights_of(const Tensor& scores, const AttentionCall& call) {
   const Tensor weights = softmax(scores, -1);
-  return call.dropout > 0 ? dropout_with(weights, call.dropout, call.philox) : weights;
+  if (call.dropout == 0) return weights;
+  const Tensor kept = empty(weights.shape(), {.dtype = DType::boolean, .device = weights.device()});
+  run_kernel(kernels::attention_dropout, kept, call.philox, call.dropout);
+  return weights * kept.to(weights.dtype()) * kernels::AttentionDropout(call.dropout).factor();
 }
 
 // The log-sum-exp of each row; +inf where nothing is visible.
@@ -101,7 +104,7 @@ Tensor attention_probabilities(const Tensor& q, const Tensor& k, const Attention
   const AttentionTensors inputs{q, k, k, options.bias, options.relative_bias};
   AttentionCall call(inputs, options);
   check_sink_logits(q, options.sink_logits);
-  if (call.dropout > 0) call.philox = next_philox(q.device(), numel(call.weights_shape()));
+  call.draw_dropout(q.device());
   const Tensor scores = scores_of(inputs, call), weights = weights_of(scores, call);
   if (!options.sink_logits.defined()) return weights.to(call.dtype);
   return out_with_sinks({weights, lse_of(scores, call)}, options.sink_logits, call.dtype);

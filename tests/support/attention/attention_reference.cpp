@@ -126,10 +126,10 @@ class Solver {
       row.weight.pop_back();
     }
     row.dropped.assign(scores.size(), 1);
-    const auto first = static_cast<uint64_t>(((b * heads_ + h) * queries_ + i) * keys_);
-    for (size_t j = 0; p_.dropout > 0 && j < scores.size(); ++j) {
-      const bool kept = random_word(p_.seed, first + j) >= p_.dropout * 4294967296.0;
-      row.dropped[j] = kept ? 1 / (1 - p_.dropout) : 0;
+    const double p = std::round(p_.dropout * 4096) / 4096;
+    for (int64_t j = 0; p > 0 && j < keys_; ++j) {
+      const bool kept = keeps_weight(p_.seed, (b * heads_ + h) * queries_ + i, j, keys_, p);
+      row.dropped[index(j)] = kept ? 1 / (1 - p) : 0;
     }
     return row;
   }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+
 #include "../../../../core/philox.h"
 #include "../../../../ops/kernels/attention.h"
 #include "../../elementwise/compute.cuh"
@@ -29,8 +31,9 @@ struct AttentionDims {
   const C* slopes;
   int64_t slope_step;
   bool dropout;
-  uint32_t threshold;
-  C kept;  ///< 1 / (1 - p): the factor of the weights that dropout does not drop
+  kernels::AttentionDropout drop;
+  int kept_span;  ///< blocks from the first to the last that a query block lists, at most
+  C kept;         ///< the factor of the weights that dropout does not drop
   PhiloxState random;
 
   AttentionDims(const AttentionInputs& x, const AttentionParams& params,
@@ -55,14 +58,29 @@ struct AttentionDims {
         slopes(params.slopes ? params.slopes->ptr<const C>() : nullptr),
         slope_step(params.slopes ? params.slopes->strides[0] : 0),
         dropout(params.dropout > 0),
-        threshold(dropout_threshold(params.dropout)),
-        kept(params.dropout == 1 ? C(0) : static_cast<C>(1 / (1 - params.dropout))),
+        drop(params.dropout),
+        kept_span(static_cast<int>(
+            map.by_query.contiguous ? std::max<int64_t>(map.by_query.longest, 1) : map.key_blocks)),
+        kept(static_cast<C>(drop.factor())),
         random(params.philox) {
     for (int axis = 0; params.bias && axis < 4; ++axis)
       bias_step[axis] = params.bias->strides[axis];
     for (int axis = 0; params.relative_bias && axis < 2; ++axis) {
       relative_step[axis] = params.relative_bias->strides[axis];
     }
+  }
+
+  /// Which of 32 weights dropout keeps: those of keys from 32 `at` on, of row `row` in [B, H, S_q].
+  __device__ uint32_t kept_word(int64_t row, int at) const {
+    const uint64_t start = (random.base ? *random.base : 0) + random.offset;
+    const int64_t words = kernels::AttentionDropout::words(keys);
+    return drop.word(random.seed, kernels::AttentionDropout::counter(start, row, words, at));
+  }
+
+  /// The number of the bit tile of dropout (kept.cuh) of block n of query block `row` of [B, H,
+  /// query blocks].
+  __device__ int kept_tile(int64_t row, int n) const {
+    return static_cast<int>(row) * kept_span + n % kept_span;
   }
 
   /// The key head that query head h reads.

@@ -8,37 +8,18 @@ namespace {
 
 constexpr int kBlock = static_cast<int>(kernels::kBlockKeys), kKeptThreads = 128;
 
-/// Bits e: whether dropout keeps element e of 32, four for each value of the counter.
-__device__ uint32_t kept_elements(uint64_t seed, uint64_t counter, uint32_t threshold) {
-  uint32_t bits = 0;
+/// A bit matrix [32][32], a row a lane. Transposes it: in five steps, lanes exchange squares of
+/// half the former size.
+__device__ uint32_t transposed(uint32_t row) {
+  uint32_t low = 0x0000FFFF;  // bits whose number has no bit `step`
 #pragma unroll
-  for (int i = 0; i < 32; i += 4) {
-    const PhiloxBlock block = philox(seed, counter + static_cast<uint64_t>(i / 4));
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      if (block.lane[e] >= threshold) bits |= 1u << (i + e);
-    }
+  for (int step = 16; step > 0; step /= 2) {
+    const uint32_t other = __shfl_xor_sync(~0u, row, step);
+    row =
+        lane() & step ? (row & ~low) | (other >> step & low) : (row & low) | (other & low) << step;
+    low ^= low << step / 2;
   }
-  return bits;
-}
-
-/// A bit matrix [64][64]: lane i has rows i and i + 32, as two words each. Transposes it.
-__device__ void transpose(uint32_t (&rows)[2][2]) {
-  uint32_t columns[2][2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-#pragma unroll 8
-    for (int j = 0; j < 32; ++j) {
-      const uint32_t low = __ballot_sync(~0u, rows[0][half] >> j & 1);
-      const uint32_t high = __ballot_sync(~0u, rows[1][half] >> j & 1);
-      if (lane() == j) {
-        columns[half][0] = low;
-        columns[half][1] = high;
-      }
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) rows[i / 2][i % 2] = columns[i / 2][i % 2];
+  return row;
 }
 
 __device__ void write(uint64_t* tile, const uint32_t (&rows)[2][2]) {
@@ -55,30 +36,53 @@ __global__ void __launch_bounds__(kKeptThreads)
   const auto blocks = static_cast<int>(p.map.query_blocks);
   const TilePosition at(static_cast<int>(blockIdx.x), blocks, p.heads);
   const int2 listed = listed_range(p.map.by_query, p.first_row(at.b, at.h, blocks) + at.tile);
-  const uint64_t base = (p.random.base ? *p.random.base : 0) + p.random.offset;
   for (int n = listed.x + warp(); n <= listed.y; n += kKeptThreads / kWarp) {
     uint32_t rows[2][2];
-#pragma unroll 1
-    for (int i = 0; i < 4; ++i) {
-      const int query = at.tile * kBlock + lane() + 32 * (i / 2);
-      const int64_t element = (p.row_of(at.b, at.h) + query) * p.keys + n * kBlock + 32 * (i % 2);
-      const uint32_t bits =
-          kept_elements(p.random.seed, base + static_cast<uint64_t>(element / 4), p.threshold);
 #pragma unroll
-      for (int to = 0; to < 4; ++to) {
-        if (to == i) rows[to / 2][to % 2] = bits;
-      }
+    for (int half = 0; half < 2; ++half) {
+      const int64_t row = p.row_of(at.b, at.h) + at.tile * kBlock + lane() + 32 * half;
+#pragma unroll
+      for (int part = 0; part < 2; ++part) rows[half][part] = p.kept_word(row, 2 * n + part);
     }
-    const int64_t tile = (static_cast<int64_t>(blockIdx.x) * p.map.key_blocks + n) * kBlock;
+    const int64_t tile = int64_t{p.kept_tile(blockIdx.x, n)} * kBlock;
     if (x.by_query) write(x.by_query + tile, rows);
-    if (x.by_key) {
-      transpose(rows);
-      write(x.by_key + tile, rows);
-    }
+    if (!x.by_key) continue;
+    const uint32_t upper = transposed(rows[0][1]);
+    rows[0][0] = transposed(rows[0][0]);
+    rows[0][1] = transposed(rows[1][0]);
+    rows[1][0] = upper;
+    rows[1][1] = transposed(rows[1][1]);
+    write(x.by_key + tile, rows);
   }
 }
 
+/// A thread for each word.
+__global__ void __launch_bounds__(kKeptThreads)
+    words_kernel(kernels::AttentionDropout drop, PhiloxState state, int64_t rows, int64_t keys,
+                 bool* kept) {
+  const int64_t words = kernels::AttentionDropout::words(keys);
+  const int64_t task = int64_t{blockIdx.x} * kKeptThreads + threadIdx.x, row = task / words;
+  if (row >= rows) return;
+  const uint64_t start = (state.base ? *state.base : 0) + state.offset;
+  const int64_t at = task % words, first = at * kernels::AttentionDropout::kKeys;
+  const uint32_t word =
+      drop.word(state.seed, kernels::AttentionDropout::counter(start, row, words, at));
+  for (int i = 0; i < 32 && first + i < keys; ++i) kept[row * keys + first + i] = word >> i & 1;
+}
+
+void attention_dropout(KernelContext& context, View kept, PhiloxState state, double p) {
+  const int64_t keys = kept.shape[3];
+  if (kept.numel() == 0) return;
+  const int64_t rows = kept.numel() / keys, tasks = rows * kernels::AttentionDropout::words(keys);
+  launch_kernel(context, (tasks + kKeptThreads - 1) / kKeptThreads, kKeptThreads, 0, words_kernel,
+                kernels::AttentionDropout(p), state, rows, keys, kept.ptr<bool>());
+}
+
 }  // namespace
+
+void register_attention_dropout() {
+  kernels::attention_dropout.set(DeviceType::cuda, attention_dropout);
+}
 
 template <class T>
 void kept_tiles(const KernelContext& context, const AttentionDims<T>& dims, const KeptCall& call) {
@@ -89,7 +93,7 @@ void kept_tiles(const KernelContext& context, const AttentionDims<T>& dims, cons
 int64_t attention_kept_bytes(const AttentionInputs& inputs, const AttentionParams& params) {
   const AttentionDims<float> dims(inputs, params, {});
   const int64_t features = std::max(inputs.q.shape[3], inputs.v.shape[3]);
-  return !params.bounds && keeps_tiles(dims, features) ? 2 * kept_bytes(dims) : 0;
+  return !params.bounds && keeps_tiles(dims, features, kKeptSpan) ? kept_bytes(dims) : 0;
 }
 
 template void kept_tiles(const KernelContext&, const AttentionDims<__nv_bfloat16>&,

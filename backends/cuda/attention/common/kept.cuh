@@ -1,6 +1,6 @@
 #pragma once
 
-#include <optional>
+#include <algorithm>
 
 #include "../../runtime/backend.h"
 #include "dims.cuh"
@@ -10,24 +10,21 @@
 /// for a pass, before the kernels that read them.
 namespace sash::cuda {
 
-/// Whether a call is short: a head then has few blocks, and a bit for each pair takes little
-/// memory. The selection of a kernel must not depend on the number of heads, so that a head has the
-/// same bits in every batch.
-inline bool is_short(const kernels::BlockMap& map) {
-  return map.query_blocks <= 16 && map.key_blocks <= 16;
-}
+/// The tiles of a head take `kept_span` / features times the memory of its q, k, v and out. From
+/// this multiple on, the backward pass draws them again, and from that one on kernels draw the bits
+/// of each step. These limits know no batch or heads, so that a head has the same bits in any.
+inline constexpr int64_t kKeptSpan = 2, kDrawnSpan = 4;
 
-/// Whether the kernels of a call with heads of `features` read bit tiles: dropout is the only
-/// option, and the call is short.
+/// Whether the kernels of a call with heads of `features` read bit tiles of at most `most` times
+/// the memory of the heads: dropout is the only option.
 template <class T>
-bool keeps_tiles(const AttentionDims<T>& p, int64_t features) {
-  return p.dropout && p.kept > 0 && !p.options && p.exponent > 0 && p.keys % 4 == 0 &&
-         features <= 128 && is_short(p.map);
+bool keeps_tiles(const AttentionDims<T>& p, int64_t features, int64_t most = kDrawnSpan) {
+  return p.dropout && p.kept > 0 && !p.options && p.exponent > 0 && features <= 128 &&
+         p.kept_span <= most * std::max<int64_t>(features, 32);
 }
 
-/// Bit tiles [B, H, query blocks, key blocks][64] in two orders; null for an order that is not
-/// needed. Only the blocks between the first and the last block that a query block lists are
-/// written.
+/// Bit tiles [B, H, query blocks, span][64] in two orders; null for an order that is not needed.
+/// Only the blocks between the first and the last block that a query block lists are written.
 struct KeptCall {
   uint64_t* by_query = nullptr;  ///< rows are queries
   uint64_t* by_key = nullptr;    ///< rows are keys
@@ -36,40 +33,38 @@ struct KeptCall {
 /// The size in bytes of the bit tiles in one order.
 template <class T>
 int64_t kept_bytes(const AttentionDims<T>& p) {
-  return int64_t{p.batches} * p.heads * p.map.query_blocks * p.map.key_blocks *
-         kernels::kBlockKeys * int64_t{sizeof(uint64_t)};
+  return int64_t{p.batches} * p.heads * p.map.query_blocks * p.kept_span * kernels::kBlockKeys *
+         int64_t{sizeof(uint64_t)};
 }
 
 template <class T>
 void kept_tiles(const KernelContext& context, const AttentionDims<T>& dims, const KeptCall& call);
 
-/// The bit tiles that a pass reads. If `kept` is null, they are drawn into scratch memory, in the
-/// orders that the pass asks for. Otherwise they are in `kept`, `by_query` first: the forward pass
-/// draws them there, and the backward pass reads them.
+/// The bit tiles that a pass reads, in the orders that it asks for. The forward pass leaves those
+/// `by_key` in `kept`, from where the backward pass reads them. Others, and all if `kept` is null,
+/// are drawn into scratch memory.
 template <class T>
 class KeptTiles {
  public:
   KeptTiles(const KernelContext& context, const AttentionDims<T>& dims, const TensorView* kept,
-            AttentionPass pass, bool by_query, bool by_key) {
-    const int64_t bytes = kept_bytes(dims);
-    char* memory = kept ? kept->ptr<char>() : nullptr;
-    if (!kept) {
-      scratch_.emplace(context, (by_query + by_key) * bytes);
-      memory = scratch_->template ptr<char>();
-    }
-    if (kept || by_query) tiles_.by_query = reinterpret_cast<uint64_t*>(memory);
-    if (kept || by_key) {
-      tiles_.by_key = reinterpret_cast<uint64_t*>(memory + (tiles_.by_query ? bytes : 0));
-    }
-    if (!kept || pass == AttentionPass::forward) kept_tiles(context, dims, tiles_);
+            AttentionPass pass, bool by_query, bool by_key)
+      : scratch_(context, (by_query + (by_key && !kept)) * kept_bytes(dims)) {
+    auto* const memory = scratch_.template ptr<uint64_t>();
+    KeptCall draws;
+    if (by_query) draws.by_query = memory;
+    if (by_key && !kept) draws.by_key = memory + (by_query ? kept_bytes(dims) / 8 : 0);
+    tiles_ = draws;
+    if (kept) tiles_.by_key = kept->ptr<uint64_t>();
+    if (pass == AttentionPass::forward) draws = tiles_;
+    if (draws.by_query || draws.by_key) kept_tiles(context, dims, draws);
   }
 
   const uint64_t* by_query() const { return tiles_.by_query; }
   const uint64_t* by_key() const { return tiles_.by_key; }
 
  private:
-  std::optional<Workspace> scratch_;
-  KeptCall tiles_{};
+  Workspace scratch_;
+  KeptCall tiles_;
 };
 
 }  // namespace sash::cuda

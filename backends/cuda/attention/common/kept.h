@@ -11,4 +11,6 @@ using kernels::AttentionParams;
 /// (kept.cuh), or 0 if its kernels read none.
 int64_t attention_kept_bytes(const AttentionInputs& inputs, const AttentionParams& params);
 
+void register_attention_dropout();
+
 }  // namespace sash::cuda

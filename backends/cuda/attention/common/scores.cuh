@@ -103,89 +103,71 @@ class Scores {
   float alibi_;
 };
 
-/// Draws which probabilities of one head dropout keeps.
+/// Draws which probabilities of one head dropout keeps. All lanes of a warp call each function
+/// together.
+template <class T>
 class Dropout {
  public:
-  template <class T>
-  __device__ Dropout(const AttentionDims<T>& p, int b, int h)
-      : seed_(p.random.seed),
-        base_((p.random.base ? *p.random.base : 0) + p.random.offset),
-        first_(static_cast<uint64_t>(p.row_of(b, h)) * static_cast<uint64_t>(p.keys)),
-        threshold_(p.threshold),
-        keys_(p.keys) {}
+  __device__ Dropout(const AttentionDims<T>& p, int b, int h) : p_(p), first_(p.row_of(b, h)) {}
 
-  /// Bit 4 j + e tells whether dropout keeps sum[j][e]. The rows of the warp start at `row`, its
-  /// kStep columns at `column`.
+  /// Bit 4 j + e tells whether dropout keeps sum[j][e]. The rows of the warp start at `row`, a
+  /// multiple of 16, its kStep columns at `column`, a multiple of kStep. Rows are queries
+  /// (`by_query`) or keys.
   template <bool by_query, int kStep>
   __device__ uint32_t kept(int row, int column) const {
-    uint32_t bits = 0;
-#pragma unroll 4
-    for (int j = 0; j < kStep / 8; ++j) {
-      bits |= (by_query ? of_queries(row, column + 8 * j) : of_keys(row, column + 8 * j)) << 4 * j;
-    }
-    return bits;
+    return by_query ? of_queries<kStep>(row, column) : of_keys<kStep>(row, column);
   }
 
  private:
-  /// The four bits e of one j. Rows i + g and i + g + 8 are queries, columns [j, j + 8) are keys. A
-  /// Philox block covers four keys of a query, which belong to two lanes. One lane draws the block
-  /// of row g, the other that of row g + 8.
-  __device__ uint32_t of_queries(int i, int j) const {
-    const int t = lane() % 4;
-    i += lane() / 4;
-    if (keys_ % 4 != 0) return one_by_one(i, j + 2 * t, 8, 1);
-    const bool odd = t % 2 == 1;
-    const uint32_t drawn = four(odd ? i + 8 : i, j + t / 2 * 4);
-    const uint32_t low = drawn & 3, high = drawn >> 2;
-    const uint32_t got = __shfl_xor_sync(~0u, odd ? low : high, 1);
-    return odd ? got | high << 2 : low | got << 2;
-  }
+  static constexpr int kWord = kernels::AttentionDropout::kKeys;
 
-  /// The same if rows are keys and columns are queries. Four lanes need four blocks, for two runs
-  /// of four keys of two queries. Each lane draws one block.
-  __device__ uint32_t of_keys(int j, int i) const {
-    const int g = lane() / 4, t = lane() % 4;
-    i += 2 * t;
-    if (keys_ % 4 != 0) {
-      const uint32_t bits = one_by_one(i, j + g, 1, 8);
-      return (bits & 9) | (bits << 1 & 4) | (bits >> 1 & 2);
-    }
-    const int mine = g % 4;
-    uint32_t drawn = four(i + mine % 2, j + mine / 2 * 8 + g / 4 * 4) << 4 * mine;
-    drawn |= __shfl_xor_sync(~0u, drawn, 4);
-    drawn |= __shfl_xor_sync(~0u, drawn, 8);
-    drawn >>= mine;
-    return (drawn & 1) | (drawn >> 3 & 2) | (drawn >> 6 & 4) | (drawn >> 9 & 8);
-  }
-
-  __device__ uint64_t element(int i, int j) const {
-    return first_ + static_cast<uint64_t>(i) * static_cast<uint64_t>(keys_) +
-           static_cast<uint64_t>(j);
-  }
-  __device__ uint32_t four(int i, int j) const {
-    const PhiloxBlock block = philox(seed_, base_ + element(i, j) / 4);
+  /// The four lanes with the same two rows draw a word each: of one row, and of one half of the
+  /// step.
+  template <int kStep>
+  __device__ uint32_t of_queries(int row, int column) const {
+    const int t = lane() % 4, query = row + lane() / 4 + 8 * (t % 2);
+    uint32_t drawn = 0;
+    if (t / 2 * kWord < kStep) drawn = p_.kept_word(first_ + query, column / kWord + t / 2);
     uint32_t bits = 0;
 #pragma unroll
-    for (int e = 0; e < 4; ++e) bits |= static_cast<uint32_t>(block.lane[e] >= threshold_) << e;
-    return bits;
-  }
-  /// The bits of the pairs (i, j), (i, j + across), (i + down, j), (i + down, j + across).
-  __device__ uint32_t one_by_one(int i, int j, int down, int across) const {
-    uint32_t bits = 0;
-#pragma unroll 1
-    for (int e = 0; e < 4; ++e) {
-      const uint64_t at = element(i + e / 2 * down, j + e % 2 * across);
-      const PhiloxBlock block = philox(seed_, base_ + at / 4);
-      const uint32_t low = at & 1 ? block.lane[1] : block.lane[0];
-      const uint32_t high = at & 1 ? block.lane[3] : block.lane[2];
-      bits |= static_cast<uint32_t>((at & 2 ? high : low) >= threshold_) << e;
+    for (int part = 0; part < (kStep + kWord - 1) / kWord; ++part) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t word = __shfl_sync(~0u, drawn, lane() - t + 2 * part + half);
+        const uint32_t mine = word >> (column % kWord + 2 * t);
+#pragma unroll
+        for (int j = 0; j < min(kStep, kWord) / 8; ++j) {
+          bits |= (mine >> 8 * j & 3) << (4 * (part * (kWord / 8) + j) + 2 * half);
+        }
+      }
     }
     return bits;
   }
 
-  uint64_t seed_, base_, first_;
-  uint32_t threshold_;
-  int keys_;
+  /// Each lane draws the words of one or two queries, which hold the keys of all rows of the warp.
+  template <int kStep>
+  __device__ uint32_t of_keys(int row, int column) const {
+    const int t = lane() % 4, shift = row % kWord + lane() / 4;
+    uint32_t drawn[(kStep + 31) / 32] = {};
+#pragma unroll
+    for (int part = 0; part < (kStep + 31) / 32; ++part) {
+      if (lane() < kStep)
+        drawn[part] = p_.kept_word(first_ + column + 32 * part + lane(), row / kWord);
+    }
+    uint32_t bits = 0;
+#pragma unroll
+    for (int j = 0; j < kStep / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const uint32_t word = __shfl_sync(~0u, drawn[j / 4], 8 * (j % 4) + 2 * t + e) >> shift;
+        bits |= ((word & 1) | (word >> 6 & 4)) << (4 * j + e);
+      }
+    }
+    return bits;
+  }
+
+  const AttentionDims<T>& p_;
+  const int64_t first_;
 };
 
 /// Turns products q . k into M P, where M are the factors of dropout, and products g . v into E,

@@ -332,7 +332,7 @@ void launch_fused(const KernelContext& context, const Fused<T>& call) {
 template <class T, Kind kind>
 void backward_fused(const KernelContext& context, const Fused<T>& call) {
   if constexpr (kind == Kind::dropout) {
-    launch_fused<WithDropout<FusedShape<T>>>(context, call);
+    launch_fused<WithDropout<FusedShape<T>, false>>(context, call);
   } else {
     launch_fused<FusedShape<T>>(context, call);
   }

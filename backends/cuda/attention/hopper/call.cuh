@@ -14,7 +14,7 @@ struct Forward {
   CUtensorMap q, k, v;
   Rows<T> out;
   float* lse;
-  const uint64_t* kept;  ///< bit tiles `by_query` (KeptCall); null unless Kind::dropout
+  CUtensorMap kept;  ///< of the bit tiles `by_query` (KeptCall), for Kind::dropout
   TileOrder order;
 };
 
@@ -110,7 +110,7 @@ template <class T, Kind kind>
 void backward_fused(const KernelContext& context, const Fused<T>& call);
 
 /// The alternative second kernel: writes dk, dv and the sums of dq. For tiles of 64 or 128
-/// features, with dropout 128.
+/// features.
 template <class T, Kind kind>
 void backward_staged(const KernelContext& context, const Fused<T>& call, int width);
 

@@ -30,6 +30,11 @@ bool is_dense(const kernels::BlockMap& map) {
   return 4 * map.by_query.entries > 3 * rows_of(map) * map.key_blocks;
 }
 
+/// Whether a head has few blocks.
+bool is_short(const kernels::BlockMap& map) {
+  return map.query_blocks <= 16 && map.key_blocks <= 16;
+}
+
 /// Whether rows are even, and list a part of the keys.
 bool is_window(const kernels::BlockMap& map) {
   return !is_dense(map) && !hopper::is_uneven(map.by_query, rows_of(map));
@@ -63,11 +68,11 @@ template <class T>
 Passes passes_of(const AttentionDims<T>& p, int width) {
   const kernels::BlockList& list = p.map.by_query;
   if (!list.contiguous || p.bounds.ranges) return Passes::two;
+  if (width != 64 && width != 128) return Passes::two;
   if (!p.plain) {
     if (!keeps_tiles(p, width)) return Passes::two;
-    return width == 64 ? Passes::fused : Passes::staged;
+    return width == 64 && !wants_staged() ? Passes::fused : Passes::staged;
   }
-  if (width != 64 && width != 128) return Passes::two;
   if (wants_staged()) return Passes::staged;
   const int64_t queries = p.map.query_blocks, keys = p.map.key_blocks;
   if (2 * queries < keys) return Passes::two;
@@ -78,6 +83,14 @@ Passes passes_of(const AttentionDims<T>& p, int width) {
   if (width == 64 && is_short(p.map)) return Passes::fused;
   if (list.entries < kWideRow * rows_of(p.map)) return Passes::two;
   return width == 128 || !is_window(p.map) ? Passes::staged : Passes::fused;
+}
+
+/// The tensor map of bit tiles, a row for each.
+template <class T>
+CUtensorMap map_of_tiles(const AttentionDims<T>& p, const uint64_t* tiles) {
+  constexpr int bytes = kernels::kBlockKeys * sizeof(uint64_t);
+  return tensor_map(reinterpret_cast<const float*>(tiles), kept_bytes(p) / bytes,
+                    bytes / static_cast<int>(sizeof(float)));
 }
 
 /// dq, dk and dv in one pass, for a call that has all but its turns and what dropout keeps.
@@ -145,11 +158,11 @@ void attention_hopper_forward(KernelContext& context, const AttentionInputs& inp
                     .v = tensor_map(v, slab),
                     .out = rows_of<T>(out),
                     .lse = lse.ptr<float>(),
-                    .kept = nullptr,
+                    .kept = {},
                     .order = {}};
     if (keeps_tiles(dims, width)) {
       const KeptTiles<T> bits(context, dims, params.kept, AttentionPass::forward, true, false);
-      call.kept = bits.by_query();
+      call.kept = map_of_tiles(dims, bits.by_query());
       return forward<T, Kind::dropout>(context, call, width);
     }
     dims.plain ? forward<T, Kind::plain>(context, call, width)

@@ -143,21 +143,13 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     masked_ = tile != kFull;
     if (any && masked_) mask_.load(x_.dims, this->work(), step, row_);
     if constexpr (S::kDropout) {
-      if (any) load_kept(step);
+#pragma unroll
+      for (int part = 0; part < S::kBlocks; ++part) {
+        kept_.load_tile(part, shared_.kept[this->stage_of(at_)][part][row_].word);
+      }
     }
     if constexpr (S::kGeneral) position_ = {this->work(), step, row_};
     return any;
-  }
-
-  /// Starts to load the bit tiles of dropout for a visible step.
-  __device__ void load_kept(const Step<S::kBlockRows, S::kBlocks>& step) {
-    const AttentionDims<T>& p = x_.dims;
-    const int64_t row = p.block_of(this->work().b, step.h) + this->work().block_row[row_];
-#pragma unroll
-    for (int part = 0; part < S::kBlocks; ++part) {
-      if (step.tile[row_][part] == kEmpty) continue;
-      kept_.load_tile(part, x_.kept + (row * p.map.key_blocks + step.block[part]) * kBlock);
-    }
   }
 
   __device__ void advance() {
@@ -444,8 +436,9 @@ template <class T, Kind kind>
 void forward(const KernelContext& context, const Forward<T>& call, int width) {
   constexpr bool general = kind == Kind::general;
   if constexpr (kind == Kind::dropout) {
-    if (width == 64) return launch_forward<WithDropout<ForwardShapes<T, 64, false>>>(context, call);
-    launch_forward<WithDropout<ForwardShapes<T, 128, false>>>(context, call);
+    if (width == 64)
+      return launch_forward<WithDropout<ForwardShapes<T, 64, false>, true>>(context, call);
+    launch_forward<WithDropout<ForwardShape<T, 128, 3, 1, 3, true>, true>>(context, call);
   } else {
     with_width<general>(width, [&]<int kWidth>() {
       if constexpr (kWidth == 128 && !general) {

@@ -62,7 +62,7 @@ struct Groups {
                        kProducerRegisters = groups > 2 ? 32 : 40;
   static constexpr int kConsumerRegisters =
       std::min(240, ((groups + 1) * kLaunchRegisters - kProducerRegisters) / groups / 8 * 8);
-  static constexpr bool kGeneral = false, kDropout = false;
+  static constexpr bool kGeneral = false, kDropout = false, kCopiesKept = false;
   static constexpr bool kTakesBounds = true;  ///< whether calls may have bounds
   static constexpr bool kBackwards = false;   ///< whether a work tile's last blocks come first
   static constexpr int kListeners = 0;        ///< how many other warps read the steps
@@ -78,10 +78,10 @@ struct General : S {
 };
 
 /// The shape of a kernel for calls whose only option is dropout. It reads bit tiles
-/// (common/kept.cuh).
-template <class S>
+/// (common/kept.cuh), from shared memory if it `copies` them.
+template <class S, bool copies>
 struct WithDropout : S {
-  static constexpr bool kDropout = true;
+  static constexpr bool kDropout = true, kCopiesKept = copies;
 };
 
 /// The width of the narrowest tiles that hold `features`; general kernels have fewer.

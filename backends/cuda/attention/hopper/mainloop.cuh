@@ -1,11 +1,19 @@
 #pragma once
 
+#include <type_traits>
+
 #include "../../hopper/pipeline.cuh"
 #include "mask.cuh"
 
 /// What the sm_90 kernels share besides products: shared memory, the loops of the producer warps,
 /// the loop of the consumers over work tiles, and the roles of warps.
 namespace sash::cuda::hopper {
+
+/// A bit tile of dropout (common/kept.cuh).
+struct alignas(128) KeptTile {
+  uint64_t word[kBlock];
+};
+struct NoTiles {};
 
 /// The shared memory of a block of threads. Resident tiles stay during a work tile. Pairs of tiles
 /// are streamed: ring `a` has keys or queries, ring `b` values or cotangents.
@@ -16,6 +24,10 @@ struct SharedStorage {
 
   typename S::Resident resident[S::kResident][S::kOperands][S::kBlockRows];
   typename S::Streamed a[S::kStages], b[S::kStagesOfB];
+  /// What dropout keeps of the steps in ring `a`.
+  [[no_unique_address]] std::conditional_t<S::kCopiesKept,
+                                           KeptTile[S::kStages][S::kBlocks][S::kBlockRows], NoTiles>
+      kept;
   SharedWorkTile<S::kBlockRows> work[S::kWorkTiles];
   Step<S::kBlockRows, S::kBlocks> step[kSteps];
   Barrier work_full[S::kWorkTiles], step_full[kSteps], step_empty[kSteps];
@@ -99,15 +111,40 @@ __device__ void list_steps(const X& x, Shared& shared, const Begin& begin,
   shared.step[at.stage()].publish_end(shared.step_full[at.stage()]);
 }
 
+/// Copies the bit tiles of a step for each of the work tile's rows, or without memory for them,
+/// fetches them into the L2 cache. By one thread.
+template <class S, bool by_query, class X>
+__device__ void copy_kept(const X& x, KeptTile (*kept)[S::kBlockRows],
+                          const Step<S::kBlockRows, S::kBlocks>& step,
+                          const int (&rows)[S::kBlockRows], Barrier& full) {
+  const int64_t first = x.dims.block_of(step.b, step.h);
+#pragma unroll
+  for (int part = 0; part < S::kBlocks; ++part) {
+    const int block = step.block[part] == kNoBlock ? 0 : step.block[part];
+#pragma unroll
+    for (int i = 0; i < S::kBlockRows; ++i) {
+      const int query = by_query ? rows[i] : block, key = by_query ? block : rows[i];
+      const int tile = x.dims.kept_tile(first + query, key);
+      if constexpr (S::kCopiesKept) {
+        copy_row(&kept[part][i], x.kept, tile, full);
+      } else {
+        prefetch_l2(x.kept + int64_t{tile} * kBlock, sizeof(KeptTile));
+      }
+    }
+  }
+}
+
 /// The loop of the warp that copies the tiles of listed steps. One thread calls copy_a(stage, part,
 /// block, b, h, full) and copy_b to copy part `part` of a stage of their ring. copy_a also copies
 /// `extra` bytes in addition to the tiles of a stage. h is a key head if `by_query`, else a query
-/// head. `ahead`: when the tiles of `a` have arrived, the list entry of the next step of the work
-/// tile is published too (Consumer::read_next).
+/// head. With dropout, the step's bit tiles are copied with `a`. `ahead`: when the tiles of `a`
+/// have arrived, the list entry of the next step of the work tile is published too
+/// (Consumer::read_next).
 template <class S, bool by_query, bool ahead = false, class X, class Shared, class CopyA,
           class CopyB>
 __device__ void copy_steps(const X& x, Shared& shared, uint32_t extra, CopyA copy_a, CopyB copy_b) {
   typename Shared::StepState at, done;
+  PipelineState<S::kWorkTiles> at_work;
   int steps = 0;
   // When both rings have a free stage, no warp reads the list entry of kStages steps ago any
   // longer.
@@ -138,12 +175,19 @@ __device__ void copy_steps(const X& x, Shared& shared, uint32_t extra, CopyA cop
     }
     shared.a_ring.acquire(of_a);
     if (elect_one()) {
-      Barrier& full = shared.a_ring.commit(of_a, extra);
+      Barrier& full = shared.a_ring.commit(
+          of_a, extra + S::kCopiesKept * S::kBlocks * S::kBlockRows * uint32_t{sizeof(KeptTile)});
 #pragma unroll
       for (int part = 0; part < S::kBlocks; ++part) {
         copy_a(of_a.stage(), part, block[part], b, head, full);
       }
+      if constexpr (S::kDropout) {
+        KeptTile(*kept)[S::kBlockRows] = nullptr;
+        if constexpr (S::kCopiesKept) kept = shared.kept[of_a.stage()];
+        copy_kept<S, by_query>(x, kept, step, shared.work[at_work.stage()].block_row, full);
+      }
     }
+    if (S::kDropout && step.last) at_work.advance();
     shared.b_ring.acquire(of_b);
     if (elect_one()) {
       Barrier& full = shared.b_ring.commit(of_b);

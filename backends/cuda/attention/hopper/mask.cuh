@@ -47,10 +47,10 @@ class Mask {
     }
   }
 
-  /// Starts to load the mask of block `part` from the bit tile `tile`.
+  /// Starts to load the mask of block `part` from a bit tile.
   __device__ void load_tile(int part, const uint64_t* tile) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) word_[part][half] = __ldg(tile + row_of(half));
+    for (int half = 0; half < 2; ++half) word_[part][half] = tile[row_of(half)];
   }
 
   /// Bit e: whether sum[4 j + e] is visible.

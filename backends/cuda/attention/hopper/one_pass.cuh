@@ -69,8 +69,8 @@ __device__ void load_kept(Mask<kBlocks, false>& kept, const Fused<T>& x,
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block) {
     if (step.tile[number][block] == kEmpty) continue;
-    const int64_t row = first + step.block[block];
-    kept.load_tile(block, x.kept + (row * p.map.key_blocks + work.block_row[number]) * kBlock);
+    const int tile = p.kept_tile(first + step.block[block], work.block_row[number]);
+    kept.load_tile(block, x.kept + int64_t{tile} * kBlock);
   }
 }
 

@@ -95,12 +95,13 @@ __device__ void apply_options(Sums<kTiles, kStep>& score, const Scores<T, true>&
   }
 }
 
-template <int kTiles, int kStep>
-__device__ void apply_dropout(Sums<kTiles, kStep>& weight, const Dropout& dropout, float kept,
+template <class T, int kTiles, int kStep>
+__device__ void apply_dropout(Sums<kTiles, kStep>& weight, const Dropout<T>& dropout, float kept,
                               int query, int key) {
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
-    const uint32_t keep = dropout.kept<true, kStep>(query + (warp() * kTiles + tile) * 16, key);
+    const uint32_t keep =
+        dropout.template kept<true, kStep>(query + (warp() * kTiles + tile) * 16, key);
 #pragma unroll
     for (int j = 0; j < kStep / 8; ++j) {
 #pragma unroll

@@ -92,8 +92,8 @@ class Factors {
     if constexpr (kind == Kind::dropout) {
       const int block = first_row / 64, query = by_query ? block : step.block,
                 key = by_query ? step.block : block;
-      const int64_t tile = (p.block_of(b, h) + query) * p.map.key_blocks + key;
-      kept_.load_tile(tiles + tile * 64, step.part, first_row);
+      kept_.load_tile(tiles + int64_t{p.kept_tile(p.block_of(b, h) + query, key)} * 64, step.part,
+                      first_row);
       factor_ = p.kept;
     }
   }

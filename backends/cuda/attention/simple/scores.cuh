@@ -62,25 +62,15 @@ struct TileBits {
     return seen;
   }
 
-  /// Draws 16 keys of a query at a time. Bits past the last key of the tile are not read.
+  /// Draws a word of a query at a time. Bits past the last key of the tile are not read.
   template <class T>
   __device__ void draw(const AttentionDims<T>& p, int64_t row, int key) {
-    constexpr int turns = (keys + 15) / 16;
-    const uint64_t base = (p.random.base ? *p.random.base : 0) + p.random.offset;
-    for (int task = static_cast<int>(threadIdx.x); task < queries * turns; task += kBlock) {
-      const int i = task / turns, turn = task % turns;
-      const auto first = static_cast<uint64_t>((row + i) * p.keys + key + 16 * turn);
-      const int lead = static_cast<int>(first % 4);
-      uint32_t bits = 0;
-      for (int n = 0; n < (lead ? 5 : 4); ++n) {
-        const PhiloxBlock block =
-            philox(p.random.seed, base + first / 4 + static_cast<uint64_t>(n));
-#pragma unroll
-        for (int lane = 0; lane < 4; ++lane) {
-          bits |= uint32_t{block.lane[lane] >= p.threshold} << (4 * n + lane);
-        }
-      }
-      reinterpret_cast<uint16_t*>(kept + i)[turn] = static_cast<uint16_t>(bits >> lead);
+    constexpr int in_word = kernels::AttentionDropout::kKeys;
+    constexpr int words = (keys + in_word - 1) / in_word;
+    for (int task = static_cast<int>(threadIdx.x); task < queries * words; task += kBlock) {
+      const int i = task / words, n = task % words;
+      const uint32_t word = p.kept_word(row + i, key / in_word + n);
+      reinterpret_cast<uint32_t*>(kept + i)[n] = word >> key % in_word;
     }
   }
 };
@@ -169,11 +159,13 @@ constexpr int blocks_per_multiprocessor(int shared, int registers) {
 }
 
 /// The number of features of the widest operand, which decides the width of tiles. Throws
-/// `NotImplemented` above 256.
+/// `NotImplemented` above 512, and above 256 in float64.
 inline int64_t features_of(const AttentionInputs& x) {
   const int64_t features = std::max(x.q.shape[3], x.v.shape[3]);
-  if (features <= 256) return features;
-  throw NotImplemented("attention", "heads of at most 256 features on cuda",
+  const int64_t most = x.q.dtype == DType::float64 ? 256 : 512;
+  if (features <= most) return features;
+  throw NotImplemented("attention",
+                       "heads of at most " + std::to_string(most) + " features on cuda",
                        std::to_string(features));
 }
 
@@ -191,6 +183,9 @@ void dispatch_tile(int64_t features, const AttentionDims<T>& p, F&& f) {
   if (features <= 32) return with_options(std::integral_constant<int, 32>{});
   if (features <= 64) return with_options(std::integral_constant<int, 64>{});
   if (features <= 128) return with_options(std::integral_constant<int, 128>{});
+  if constexpr (sizeof(T) == 4) {
+    if (features > 256) return with_options(std::integral_constant<int, 512>{});
+  }
   with_options(std::integral_constant<int, 256>{});
 }
 

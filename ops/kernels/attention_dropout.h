@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cmath>
+
+#include "../../core/philox.h"
+
+namespace sash::kernels {
+
+/// Which weights of attention dropout keeps, on every backend and for any thread layout.
+///
+/// p is rounded to T / 4096. Each weight has a number R of 12 random bits and is kept iff R >= T.
+/// The words of `word` have a bit for each of 32 neighbouring keys: bit i of all R is in lane i % 4
+/// of the Philox block i / 4 of the word.
+class AttentionDropout {
+ public:
+  static constexpr int kKeys = 32;  ///< of a word
+  static constexpr int kBits = 12, kBlocks = kBits / 4;
+
+  explicit AttentionDropout(double p)
+      : dropped_(static_cast<uint32_t>(std::lround(p * (1 << kBits)))) {}
+
+  /// The probability that a weight is dropped: T / 4096.
+  double p() const { return static_cast<double>(dropped_) / (1 << kBits); }
+  /// The factor of the weights that are kept: 1 / (1 - p), and 0 for p = 1.
+  double factor() const { return p() < 1 ? 1 / (1 - p()) : 0; }
+
+  /// The number of words of a row of `keys` weights.
+  SASH_HOST_DEVICE static constexpr int64_t words(int64_t keys) {
+    return (keys + kKeys - 1) / kKeys;
+  }
+  /// How many numbers of the generator `rows` rows of weights take.
+  static constexpr int64_t draws(int64_t rows, int64_t keys) {
+    return rows * words(keys) * kBlocks * 4;
+  }
+  /// The counter of word `at` of row `row`, where a row has `words` words.
+  SASH_HOST_DEVICE static uint64_t counter(uint64_t start, int64_t row, int64_t words, int64_t at) {
+    return start + static_cast<uint64_t>((row * words + at) * kBlocks);
+  }
+
+  /// Bit j: whether key j of the word is kept.
+  SASH_HOST_DEVICE uint32_t word(uint64_t seed, uint64_t counter) const {
+    uint32_t kept = ~uint32_t{0};
+    for (int block = 0; block < kBlocks; ++block) {
+      if (skips(block)) continue;
+      const PhiloxBlock random = philox<kRounds>(seed, counter + static_cast<uint64_t>(block));
+      for (int lane = 0; lane < 4; ++lane)
+        kept = compare(kept, random.lane[lane], 4 * block + lane);
+    }
+    return drops_all() ? 0 : kept;
+  }
+
+  /// The number of rounds from which Philox4x32 passes BigCrush (Salmon et al., SC 2011).
+  static constexpr int kRounds = 7;
+  /// Whether the bits of `block` and those below decide nothing, because those of T are 0.
+  SASH_HOST_DEVICE bool skips(int block) const { return dropped_ % (16u << 4 * block) == 0; }
+  /// From R >= T in the bits below `bit` to the same with bit `bit`, of which `random` is R's.
+  SASH_HOST_DEVICE uint32_t compare(uint32_t kept, uint32_t random, int bit) const {
+    const uint32_t zero = (dropped_ >> bit & 1) - 1;  // all ones if T's bit is 0
+    return (kept & random) | (zero & (kept | random));
+  }
+  /// Whether p is 1.
+  SASH_HOST_DEVICE bool drops_all() const { return dropped_ >> kBits != 0; }
+
+ private:
+  uint32_t dropped_;  // T
+};
+
+}  // namespace sash::kernels
