@@ -26,7 +26,7 @@ int columns_of(std::FILE* terminal) {
   return text && read_number(text, columns) && columns > 0 ? columns : 80;
 }
 
-// Breaks a line of help between words. What follows stands below the description.
+// Breaks a line between words. In a row of two columns, what follows stands below the second one.
 std::string wrapped(std::string line, size_t columns) {
   const size_t start = line.find_first_not_of(' ');
   const size_t gap = line.find("  ", start);
@@ -116,6 +116,16 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const std::function<int(
 }
 
 }  // namespace
+
+int terminal_columns(int otherwise) {
+  return ::isatty(::fileno(stdout)) != 0 ? std::max(columns_of(stdout), 20) : otherwise;
+}
+
+void print_line(const std::string& text) {
+  const int columns = terminal_columns(0);
+  const std::string line = columns > 0 ? wrapped(text, static_cast<size_t>(columns)) : text + '\n';
+  std::fputs(line.c_str(), stdout);
+}
 
 int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>& program) {
   const int exit_code = parse_and_run(app, argc, argv, program);
