@@ -253,40 +253,64 @@ void hide(const Segment& segment, T value, T* tile) {
   }
 }
 
-/// The dropout factors, 0 or 1 / (1 - p), for the weights of `keys` keys from `key` on.
-template <class T>
-void draw_dropout(const AttentionDims& dims, const QueryTile& tile, Index key, Index keys,
-                  T* factors) {
+/// Dropout factors of kBatch rows of scores, the first of which is `row`, for keys [key, key +
+/// keys).
+template <int kBatch, class T>
+void draw_rows(const AttentionDims& dims, Index row, Index key, Index keys, T* factors) {
   const kernels::AttentionParams& params = dims.params;
   const uint32_t threshold = dropout_threshold(params.dropout);
   const T kept = params.dropout == 1 ? T(0) : static_cast<T>(1 / (1 - params.dropout));
+  const auto factor = [=](uint32_t bits) { return bits >= threshold ? kept : T(0); };
   const PhiloxState& state = params.philox;
   const uint64_t base = (state.base ? *state.base : 0) + state.offset;
-  const Index row = (tile.b * dims.heads + tile.h) * dims.queries + tile.first;
-  uint64_t counter[kRows];
-  uint32_t lane[4][kRows];
-  Index phase[kRows];
-  for (Index i = 0; i < kRows; ++i) {
+  uint64_t counter[kBatch];
+  uint32_t phase[kBatch], lane[8][kBatch] = {};  // of a counter, and of the next one
+  for (Index i = 0; i < kBatch; ++i) {
     const Index element = (row + i) * dims.keys + key;
     counter[i] = base + static_cast<uint64_t>(element / 4);
-    phase[i] = element % 4;
+    phase[i] = static_cast<uint32_t>(element % 4);
   }
-  const auto factor = [&](uint32_t bits) { return bits >= threshold ? kept : T(0); };
-  const bool aligned = dims.keys % 4 == 0;  // then lane l is key j + l in every row
-  for (Index j = 0; j < keys + (aligned ? 0 : 3); j += 4) {
-    philox_batch<kRows>(state.seed, counter, lane);
-    for (Index l = 0; l < 4; ++l) {
-      if (aligned) {
-        T* const column = factors + (j + l) * kRows;
-        for (Index i = 0; i < kRows; ++i) column[i] = factor(lane[l][i]);
-        continue;
-      }
-      for (Index i = 0; i < kRows; ++i) {
-        const Index at = j + l - phase[i];
-        if (at >= 0 && at < keys) factors[at * kRows + i] = factor(lane[l][i]);
+  const auto draw = [&](uint32_t(*to)[kBatch]) {
+    philox_batch<kBatch>(state.seed, counter, to);
+    for (uint64_t& c : counter) ++c;
+  };
+  if (dims.keys % 4 == 0) {  // then lane l is key j + l in every row
+    for (Index j = 0; j < keys; j += 4) {
+      draw(lane);
+      for (Index l = 0; l < std::min<Index>(4, keys - j); ++l) {
+        for (Index i = 0; i < kBatch; ++i) factors[(j + l) * kRows + i] = factor(lane[l][i]);
       }
     }
-    for (uint64_t& c : counter) ++c;
+    return;
+  }
+  draw(lane);
+  for (Index j = 0; j < keys; j += 4) {
+    if (j + 1 < keys) draw(lane + 4);
+    for (Index l = 0; l < std::min<Index>(4, keys - j); ++l) {
+      for (Index i = 0; i < kBatch; ++i) {
+        const uint32_t p = phase[i], low = p == 0 ? lane[l][i] : lane[l + 1][i];
+        const uint32_t high = p == 2 ? lane[l + 2][i] : lane[l + 3][i];
+        factors[(j + l) * kRows + i] = factor(p < 2 ? low : high);
+      }
+    }
+    std::copy(&lane[4][0], &lane[4][0] + 4 * kBatch, &lane[0][0]);
+  }
+}
+
+/// The dropout factors, 0 or 1 / (1 - p), for the weights of `keys` keys from `key` on. They are
+/// finite where there is no query, and 0 where there is no key.
+template <class T>
+void draw_dropout(const AttentionDims& dims, const QueryTile& tile, Index key, Index keys,
+                  T* factors) {
+  constexpr Index kHalf = kRows / 2;
+  const Index row = (tile.b * dims.heads + tile.h) * dims.queries + tile.first;
+  const Index drawn = std::min(keys, dims.keys - key);
+  if (tile.count > kHalf) {
+    std::fill_n(factors + drawn * kRows, (keys - drawn) * kRows, T(0));
+    draw_rows<kRows>(dims, row, key, drawn, factors);
+  } else {
+    std::fill_n(factors, keys * kRows, T(0));
+    draw_rows<kHalf>(dims, row, key, drawn, factors);
   }
 }
 
