@@ -66,7 +66,8 @@ size_t distance(const std::string& a, const std::string& b) {
   return row.back();
 }
 
-// The flag or subcommand that a word was meant to be; empty if none is near.
+// The flag or subcommand that a word was meant to be; empty if more than half of its letters, or
+// more than four, differ.
 std::string nearest(const CLI::App& app, const std::string& word) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -74,7 +75,8 @@ std::string nearest(const CLI::App& app, const std::string& word) {
   }
   for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
   std::string best;
-  size_t least = word.size() / 3 + 2;
+  const size_t letters = word.size() - std::min(word.find_first_not_of('-'), word.size());
+  size_t least = std::min<size_t>(letters / 2, 4) + 1;
   for (const std::string& name : names) {
     const size_t edits = distance(word, name);
     if (edits < least) best = name;
@@ -105,6 +107,8 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const std::function<int(
     print_help(app);
     return 0;
   } catch (const CLI::ExtrasError& error) {
+    return refuse_extras(app) == 1 ? 1 : (app.exit(error), 1);
+  } catch (const CLI::RequiredError& error) {  // also of a command that is misspelt
     return refuse_extras(app) == 1 ? 1 : (app.exit(error), 1);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 1;

@@ -276,10 +276,13 @@ TEST_CASE("command: a wrong flag names the nearest one, and help has the termina
         "error: there is no --stepz; did you mean --steps?");
   CHECK(last(run({"train", "--batchsize=5"}).err) ==
         "error: there is no --batchsize; did you mean --batch?");
+  CHECK(last(run({"train", "--mask", "full"}).err) == "error: there is no --mask");  // not --save
   CHECK(last(run({"train", "--colour"}).err) == "error: there is no --colour");
   CHECK(last(run({"mask", "causal", "--token", "5"}).err) ==
         "error: there is no --token; did you mean --tokens?");
   CHECK(run({"mask", "causal", "--token", "5"}).code == 1);
+  CHECK(last(run({"inspct", "x"}).err) == "error: there is no inspct; did you mean inspect?");
+  CHECK(last(run({}).err) == "A subcommand is required");
   const std::string help = run({"train", "--help"}).out;
   std::istringstream lines(help);
   size_t longest = 0;
