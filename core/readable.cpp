@@ -21,6 +21,7 @@ std::string scaled(double value, double base, const char* const* names, int coun
 }  // namespace
 
 std::string to_text(double value, std::chars_format format, int digits) {
+  if (std::isnan(value)) return "nan";
   std::array<char, 400> text;  // 309 digits before the point, of the largest double
   const auto end = std::to_chars(text.data(), text.data() + text.size(), value, format, digits).ptr;
   return {text.data(), end};

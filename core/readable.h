@@ -10,7 +10,7 @@
 namespace sash {
 
 /// As `printf` with "%.<digits>f", "%.<digits>e" or "%.<digits>g" in the C locale, whatever the
-/// locale is.
+/// locale is; "nan" for a NaN of either sign.
 SASH_API std::string to_text(double value, std::chars_format format, int digits);
 /// "1,234,567".
 SASH_API std::string grouped(int64_t value);

@@ -26,7 +26,7 @@ int columns_of(std::FILE* terminal) {
   return text && read_number(text, columns) && columns > 0 ? columns : 80;
 }
 
-// Breaks a line of help between words. What follows stands below the description.
+// Breaks a line between words. In a row of two columns, what follows stands below the second one.
 std::string wrapped(std::string line, size_t columns) {
   const size_t start = line.find_first_not_of(' ');
   const size_t gap = line.find("  ", start);
@@ -66,7 +66,8 @@ size_t distance(const std::string& a, const std::string& b) {
   return row.back();
 }
 
-// The flag or subcommand that a word was meant to be; empty if none is near.
+// The flag or subcommand that a word was meant to be; empty if more than half of its letters, or
+// more than four, differ.
 std::string nearest(const CLI::App& app, const std::string& word) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -74,7 +75,8 @@ std::string nearest(const CLI::App& app, const std::string& word) {
   }
   for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
   std::string best;
-  size_t least = word.size() / 3 + 2;
+  const size_t letters = word.size() - std::min(word.find_first_not_of('-'), word.size());
+  size_t least = std::min<size_t>(letters / 2, 4) + 1;
   for (const std::string& name : names) {
     const size_t edits = distance(word, name);
     if (edits < least) best = name;
@@ -106,6 +108,8 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const std::function<int(
     return 0;
   } catch (const CLI::ExtrasError& error) {
     return refuse_extras(app) == 1 ? 1 : (app.exit(error), 1);
+  } catch (const CLI::RequiredError& error) {  // also of a command that is misspelt
+    return refuse_extras(app) == 1 ? 1 : (app.exit(error), 1);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 1;
   } catch (const std::exception& error) {
@@ -116,6 +120,16 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const std::function<int(
 }
 
 }  // namespace
+
+int terminal_columns(int otherwise) {
+  return ::isatty(::fileno(stdout)) != 0 ? std::max(columns_of(stdout), 20) : otherwise;
+}
+
+void print_line(const std::string& text) {
+  const int columns = terminal_columns(0);
+  const std::string line = columns > 0 ? wrapped(text, static_cast<size_t>(columns)) : text + '\n';
+  std::fputs(line.c_str(), stdout);
+}
 
 int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>& program) {
   const int exit_code = parse_and_run(app, argc, argv, program);

@@ -14,6 +14,12 @@ class App;
 /// could not be written.
 int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>& program);
 
+/// Columns of the terminal that standard output goes to; `otherwise` if it goes elsewhere.
+int terminal_columns(int otherwise);
+
+/// Prints a line, which a terminal's width breaks between words.
+void print_line(const std::string& text);
+
 /// Whether all of `text` is a number of T, which goes to `value`.
 template <class T>
 bool read_number(const std::string& text, T& value) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 
+#include <sash/core/readable.h>
 #include <sash/nn/data/token_dataset.h>
 #include <sash/optim/checkpoint.h>
 #include <sash/optim/logging/html_report.h>
@@ -18,6 +19,7 @@
 #include <sash/sash.h>
 #include <sash/tensor/io/replacement_file.h>
 
+#include "../support/program.h"
 #include "corpus.h"
 #include "model.h"
 #include "report.h"
@@ -75,8 +77,7 @@ void check_files(const Plan& plan) {
   if (fs::is_regular_file(options.save) && options.save != options.resume) {
     const CheckpointInfo old = optim::checkpoint_info(options.save);
     entry(old, "vocabulary", options.save);
-    std::printf("%s (step %lld) will be overwritten\n", options.save.c_str(),
-                static_cast<long long>(old.step));
+    print_line(options.save + " (step " + std::to_string(old.step) + ") will be overwritten");
   }
 }
 
@@ -166,9 +167,8 @@ std::optional<Corpus> load_corpus(const Plan& plan, const std::optional<Vocabula
                                             : Corpus::from_file(plan.options.text, vocabulary);
   corpus.check_context(plan.options.context);
   if (has_other_text(plan, corpus)) {
-    std::printf("note: the text differs from the one %s was trained on%s\n",
-                plan.options.resume.c_str(),
-                plan.trains && plan.options.keep > 0 ? "; the best is counted anew" : "");
+    print_line("note: the text differs from the one " + plan.options.resume + " was trained on" +
+               (plan.trains && plan.options.keep > 0 ? "; the best is counted anew" : ""));
   }
   return corpus;
 }
@@ -188,28 +188,30 @@ void check_prompt(Plan& plan, const Vocabulary& vocabulary) {
 void print_start(const Plan& plan, const sash::nn::CausalLM& model, int64_t step,
                  sash::Device device, const std::optional<Corpus>& corpus) {
   const Options& options = plan.options;
-  std::printf("%s, %lld parameters, on %s (%s)\n", options.precision.c_str(),
-              static_cast<long long>(model.num_parameters()), to_string(device).c_str(),
-              sash::backend(device.type).description(device).c_str());
+  print_line(options.precision + ", " + std::to_string(model.num_parameters()) +
+             " parameters, on " + to_string(device) + " (" +
+             sash::backend(device.type).description(device) + ")");
   if (corpus) {
-    std::printf("%zu training characters, %zu validation characters, %lld distinct\n",
-                corpus->train().size(), corpus->valid().size(),
-                static_cast<long long>(corpus->vocabulary().size()));
+    print_line(std::to_string(corpus->train().size()) + " training characters, " +
+               std::to_string(corpus->valid().size()) + " validation characters, " +
+               std::to_string(corpus->vocabulary().size()) + " distinct");
   }
   if (!options.resume.empty()) {
-    std::printf("%s is at step %lld of %lld\n", options.resume.c_str(),
-                static_cast<long long>(step), static_cast<long long>(options.steps));
+    print_line(options.resume + " is at step " + std::to_string(step) + " of " +
+               std::to_string(options.steps));
     if (!plan.trains) {
       const bool over = step >= options.steps;
-      std::printf("no training: that needs %s\n", over ? "more --steps" : "--steps or --text");
+      print_line(std::string("no training: that needs ") +
+                 (over ? "more --steps" : "--steps or --text"));
     }
   } else if (options.save.empty()) {
     try {
       sash::ReplacementFile(kOp, spare_path());
-      std::printf("no --save: a checkpoint is written only if a signal stops the training\n");
+      print_line("no --save: a checkpoint is written only if a signal stops the training");
     } catch (const sash::IoError& error) {
-      std::printf("no --save: nothing is kept, not even if a signal stops the training: %s\n",
-                  error.what());
+      print_line(
+          std::string("no --save: nothing is kept, not even if a signal stops the training: ") +
+          error.what());
     }
   }
   std::fflush(stdout);
@@ -313,7 +315,7 @@ Ending train(const Plan& plan, sash::nn::CausalLM& model, const Corpus& corpus, 
   const std::string path = options.save.empty() && stopped ? spare_path() : options.save;
   if (!path.empty() && !options.dry_run) {
     if (options.save.empty()) trainer.save(path);
-    std::printf("saved step %lld to %s\n", static_cast<long long>(trainer.step()), path.c_str());
+    print_line("saved step " + std::to_string(trainer.step()) + " to " + path);
     std::fflush(stdout);
   }
   if (stopped) {
@@ -369,8 +371,10 @@ int run(Options chosen) {
   if (corpus) {
     ending = train(plan, *model, *corpus, device, reports ? &*report : nullptr);
     if (ending.signal != 0) return 128 + ending.signal;
-    std::printf("validation loss %.3f nats per character; trigram baseline %.3f\n",
-                ending.validation_loss, trigram_loss(*corpus));
+    constexpr auto fixed = std::chars_format::fixed;
+    print_line("validation loss " + sash::to_text(ending.validation_loss, fixed, 3) +
+               " nats per character; trigram baseline " +
+               sash::to_text(trigram_loss(*corpus), fixed, 3));
   } else {
     optim::load_model(options.resume, *model);
     print_start(plan, *model, plan.start.step, device, corpus);

@@ -43,6 +43,7 @@ pre { font: 13px/1.4 ui-monospace, monospace; background: #f6f5f2; padding: 12px
 .facts span { display: block; font-size: 13px; font-weight: 400; color: #4a4741; }
 .figures { display: flex; flex-wrap: wrap; gap: 12px; align-items: flex-start; }
 .figures > svg { height: auto; max-width: 660px; width: calc(50% - 6px); }
+.figures > pre { white-space: pre; overflow-x: auto; max-width: 100%; box-sizing: border-box; }
 @media (max-width: 900px) { .figures > svg { width: 100%; } }
 .sections { display: grid; gap: 0 24px; grid-template-columns: 100%; }
 @media (min-width: 1100px) { .sections { grid-template-columns: 1fr 1fr; } }
@@ -239,12 +240,14 @@ void HtmlReport::add_confusion_matrix(const std::string& title, const ConfusionM
   const std::string numbers = matrix.to_string(labels);
   const Tensor counts = matrix.matrix().to(DType::float64);
   const Tensor shares = counts / clamp(counts.sum({1}, true), 1);
-  const std::string figure = plot::heat_map(shares, {.title = title,
-                                                     .x = {.label = "predicted"},
-                                                     .y = {.label = "target"},
-                                                     .value = "share of the target",
-                                                     .low = 0,
-                                                     .high = 1});
+  const std::string figure =
+      plot::heat_map(shares, {.title = title,
+                              .x = {.label = "predicted", .names = labels},
+                              .y = {.label = "target", .names = labels},
+                              .value = "share of the target",
+                              .low = 0,
+                              .high = 1,
+                              .size = std::clamp<int64_t>(18 * matrix.classes(), 320, 640)});
   add_section(title, "<div class=\"figures\">\n" + figure + "<pre>" + plot::escape(numbers) +
                          "</pre>\n</div>\n");
 }

@@ -58,7 +58,7 @@ class SASH_API HtmlReport : public Callback {
   void add_attention(const std::string& title, const Tensor& weights);
 
   /// How often each class is taken for each other one, as a heat map of the shares of each target
-  /// and as numbers. Labels as for `ConfusionMatrix::to_string`.
+  /// and as numbers. Labels, which stand on its axes too, as for `ConfusionMatrix::to_string`.
   void add_confusion_matrix(const std::string& title, const ConfusionMatrix& matrix,
                             const std::vector<std::string>& labels = {});
 

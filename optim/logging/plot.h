@@ -27,6 +27,7 @@ struct Axis {
   std::string label{};
   std::string unit{};  ///< behind the label, in brackets
   bool log = false;
+  std::vector<std::string> names{};  ///< of a heat map's rows or columns, instead of numbers
 };
 
 struct LineOptions {
@@ -55,7 +56,9 @@ struct HeatMapOptions {
 
 /// The elements of `values` [rows, columns], of any dtype and device, as colours from white to dark
 /// blue, and a bar that says which is which; NaN is grey. Above 128 rows or columns, a cell is the
-/// mean of several. `ShapeError` unless there are two axes that are not empty.
+/// mean of several. Names that have no room for all show every second one, every third, and so on;
+/// those above 24 bytes are shortened. `ShapeError` unless there are two axes that are not empty;
+/// `ValueError` if an axis has names, but not one for each row or column.
 SASH_API std::string heat_map(const Tensor& values, const HeatMapOptions& options = {});
 
 /// Writes a figure to a file, whole or not at all. `IoError` if it cannot.

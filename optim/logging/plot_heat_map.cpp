@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "../../core/error.h"
+#include "../../core/quote.h"
 #include "plot.h"
 #include "plot_parts.h"
 
@@ -103,6 +104,46 @@ void draw_bar(Svg& svg, double low, double high, const std::string& label, doubl
   svg.text(left, top - 8, label);
 }
 
+std::string shortened(const std::string& name) { return excerpt(name, 24); }
+
+/// Of the longest name; 0 without names.
+double width_of_names(const Axis& axis) {
+  double width = 0;
+  for (const std::string& name : axis.names) width = std::max(width, width_of(shortened(name)));
+  return width;
+}
+
+void check_names(const Axis& axis, int64_t count) {
+  if (axis.names.empty() || static_cast<int64_t>(axis.names.size()) == count) return;
+  throw ValueError("plot::heat_map",
+                   std::to_string(count) + " names on the axis " + in_quotes(axis.label),
+                   std::to_string(axis.names.size()));
+}
+
+struct Tick {
+  double place;
+  std::string text;
+};
+
+/// Names, of which each has `needed` pixels, or numbers. They stand at the middle of their row or
+/// column.
+std::vector<Tick> ticks_of(const Axis& axis, const Scale& scale, int64_t cell, double extent,
+                           double needed) {
+  std::vector<Tick> ticks;
+  const size_t count = axis.names.size();
+  const double room = extent / static_cast<double>(std::max<size_t>(count, 1));
+  const auto stride = static_cast<size_t>(std::ceil(std::max(1.0, needed / room)));
+  for (size_t i = 0; i < count; i += stride) {
+    const double middle = (static_cast<double>(i) + 0.5) * static_cast<double>(cell) - 0.5;
+    ticks.push_back({scale.at(middle), shortened(axis.names[i])});
+  }
+  if (count > 0) return ticks;
+  for (const double tick : scale.ticks(extent < 150 ? 3 : 6, true)) {
+    ticks.push_back({scale.at(tick), number(tick)});
+  }
+  return ticks;
+}
+
 }  // namespace
 
 std::string heat_map(const Tensor& values, const HeatMapOptions& options) {
@@ -121,33 +162,43 @@ std::string heat_map(const Tensor& values, const HeatMapOptions& options) {
   high = options.high.value_or(std::isnan(high) ? 1 : high);
   if (!(high > low)) high = low + 1;
 
+  check_names(options.x, values.size(1));
+  check_names(options.y, values.size(0));
   const auto rows = static_cast<double>(cells.rows), columns = static_cast<double>(cells.columns);
   const double zoom = static_cast<double>(options.size) / std::max(rows, columns);
   const double width = std::max(24.0, zoom * columns), height = std::max(24.0, zoom * rows);
   const double each = static_cast<double>(cells.side * options.cell);
   const double most_rows = static_cast<double>(values.size(0) * options.cell);
-  const double left = std::max(34.0, 14 + width_of(number(most_rows)));
-  const double top = options.title.empty() ? 26 : 54;
+  const double name = width_of_names(options.x);
+  const double room = width / static_cast<double>(values.size(1));
+  const bool turned = name > 0 && name + 6 > room;  // by 45 degrees
+  const double slant = turned ? 0.71 * name : 0;
+  const double side =
+      options.y.names.empty() ? width_of(number(most_rows)) : width_of_names(options.y);
+  const double left = std::max({34.0, 14 + side, slant});
+  const double top = options.title.empty() ? 26 : 54, bottom = top + height;
   const double bar = std::max(60.0, 12 + width_of(options.value));
   const double title = width_of(options.title) * 14 / 12;
   const double total = std::max(left + width + 24 + bar, left + title + 8);
-  Svg svg(total, top + height + 44, options.title);
+  Svg svg(total, bottom + 44 + slant, options.title);
   svg.title(left, 20, options.title);
   svg.text(8, top - 8, label_of(options.y));
-  svg.text(left + width / 2, top + height + 34, label_of(options.x), "text-anchor=\"middle\"");
+  svg.text(left + width / 2, bottom + 34 + slant, label_of(options.x), "text-anchor=\"middle\"");
   svg.add("<g transform=\"translate(" + pixels(left) + ' ' + pixels(top) + ") scale(" +
           pixels(width / columns, 4) + ' ' + pixels(height / rows, 4) +
           ")\" shape-rendering=\"crispEdges\">\n" + painted(cells, low, high) + "</g>\n");
   svg.frame(left, top, width, height);
-  // Ticks stand at the middle of their row or column.
   Scale x(-0.5, each * columns - 0.5, false), y(-0.5, each * rows - 0.5, false);
   x.place(left, left + width);
-  y.place(top, top + height);
-  for (const double tick : x.ticks(width < 150 ? 3 : 6, true)) {
-    svg.text(x.at(tick), top + height + 16, number(tick), "text-anchor=\"middle\"");
+  y.place(top, bottom);
+  for (const auto& [place, text] : ticks_of(options.x, x, options.cell, width, turned ? 18 : 1)) {
+    const std::string about = pixels(place) + ' ' + pixels(bottom + 14);
+    svg.text(place, bottom + (turned ? 14 : 16), text,
+             turned ? "text-anchor=\"end\" transform=\"rotate(-45 " + about + ")\""
+                    : "text-anchor=\"middle\"");
   }
-  for (const double tick : y.ticks(height < 150 ? 3 : 6, true)) {
-    svg.text(left - 6, y.at(tick) + 4, number(tick), "text-anchor=\"end\"");
+  for (const auto& [place, text] : ticks_of(options.y, y, options.cell, height, 14)) {
+    svg.text(left - 6, place + 4, text, "text-anchor=\"end\"");
   }
   draw_bar(svg, low, high, options.value, left + width + 20, top, height);
   return svg.finish();

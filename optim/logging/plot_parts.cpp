@@ -56,7 +56,10 @@ std::string label_of(const Axis& axis) {
 
 double width_of(std::string_view text) {
   constexpr double kLetter = 6.6;
-  return kLetter * static_cast<double>(text.size());
+  const auto letters = std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;  // not a later byte of UTF-8
+  });
+  return kLetter * static_cast<double>(letters);
 }
 
 Scale::Scale(double low, double high, bool log) : low_(low), high_(high), log_(log) {

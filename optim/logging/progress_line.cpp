@@ -59,9 +59,9 @@ std::string bar(int64_t step, int64_t steps) {
 }
 
 void colour_bar(std::string& text) {
-  const size_t first = text.find("|="), last = text.rfind('=');
+  const size_t first = text.find("|=");
   if (first == text.npos) return;
-  text.insert(last + 1, "\033[0m");
+  text.insert(text.find_first_not_of('=', first + 1), "\033[0m");
   text.insert(first + 1, "\033[32m");
 }
 
@@ -96,6 +96,32 @@ void fit(std::vector<Part>& parts, size_t columns) {
   }
 }
 
+// Breaks the line between parts where it would not fit.
+template <class Part>
+void wrap(std::vector<Part>& parts, size_t columns) {
+  size_t width = 0;
+  for (Part& part : parts) {
+    const size_t gap = part.text.find_first_not_of(' ');
+    if (width > 0 && width + part.text.size() > columns) {
+      part.text.replace(0, gap, "\n  ");
+      width = part.text.size() - 1;
+    } else {
+      width += part.text.size();
+    }
+  }
+}
+
+// Breaks a sentence between words.
+std::string wrapped(std::string text, size_t columns) {
+  for (size_t start = 0; start + columns < text.size();) {
+    const size_t end = text.rfind(' ', start + columns);
+    if (end == text.npos || end <= start) break;
+    text[end] = '\n';
+    start = end + 1;
+  }
+  return text;
+}
+
 }  // namespace
 
 ProgressLine::ProgressLine(const ProgressOptions& options)
@@ -119,10 +145,12 @@ void ProgressLine::on_step(const StepReport& report) {
   last_ = now;
   std::vector<Part> parts = parts_of(report);
   const bool rewritten = terminal_ && !own;
+  const size_t columns = columns_to_fill();
   if (rewritten) {
     parts.insert(parts.begin() + 1, {" " + bar(report.step, report.steps), 3});
-    const int columns = options_.columns.value_or(columns_of(options_.out));
-    if (columns > 0) fit(parts, static_cast<size_t>(columns - 1));
+    if (columns > 0) fit(parts, columns);
+  } else if (columns > 0) {
+    wrap(parts, columns);
   }
   std::string text;
   for (const Part& part : parts) text += part.text;
@@ -131,6 +159,13 @@ void ProgressLine::on_step(const StepReport& report) {
                rewritten ? "" : "\n");
   std::fflush(options_.out);
   line_open_ = rewritten;
+}
+
+// 0 for any number. The last column stays free: some terminals break a line that fills it.
+size_t ProgressLine::columns_to_fill() const {
+  if (!terminal_) return 0;
+  const int columns = options_.columns.value_or(columns_of(options_.out));
+  return columns > 1 ? static_cast<size_t>(columns - 1) : 0;
 }
 
 std::vector<ProgressLine::Part> ProgressLine::parts_of(const StepReport& report) const {
@@ -172,7 +207,9 @@ void ProgressLine::on_warning(const std::string& text) {
 void ProgressLine::on_end(Trainer& trainer) {
   finish();
   if (trainer.ending().empty() || trainer.step() >= trainer.options().steps) return;
-  std::fprintf(options_.out, "%s\n", trainer.ending().c_str());
+  const size_t columns = columns_to_fill();
+  const std::string text = columns > 0 ? wrapped(trainer.ending(), columns) : trainer.ending();
+  std::fprintf(options_.out, "%s\n", text.c_str());
   std::fflush(options_.out);
 }
 

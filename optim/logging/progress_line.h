@@ -32,8 +32,8 @@ struct ProgressOptions {
 /// and the peak of the device's memory. On a terminal the line has a bar, in colour unless NO_COLOR
 /// is set, and is rewritten, at most every 0.1 s; figures that do not fit its width are left out.
 /// Elsewhere a new line appears every `log_every` steps. Steps with a validation, and the last
-/// step, always have a separate line. If a run ends before its last step, `Trainer::ending`
-/// follows.
+/// step, always have a separate line, with all figures; a terminal's width breaks it between
+/// figures. If a run ends before its last step, `Trainer::ending` follows.
 class SASH_API ProgressLine : public Callback {
  public:
   explicit ProgressLine(const ProgressOptions& options = {});
@@ -62,6 +62,7 @@ class SASH_API ProgressLine : public Callback {
 
   struct Part;
   std::vector<Part> parts_of(const StepReport& report) const;
+  size_t columns_to_fill() const;
 
   ProgressOptions options_;
   bool terminal_;

@@ -18,6 +18,12 @@ void check_same_shape(const char* name, const Tensor& output, const Tensor& targ
                    to_string(output.shape()) + " and " + to_string(target.shape()));
 }
 
+size_t letters_in(const std::string& text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;  // not a later byte of UTF-8
+  }));
+}
+
 std::vector<double> numbers(const Tensor& x) {
   return x.detach().to(DType::float64).to_vector<double>();
 }
@@ -100,7 +106,9 @@ Tensor ConfusionMatrix::matrix() const {
                 {.device = kCPU});
 }
 
-std::string ConfusionMatrix::to_string(const std::vector<std::string>& labels) const {
+std::string ConfusionMatrix::to_string(const std::vector<std::string>& labels,
+                                       int64_t columns) const {
+  const auto most = static_cast<size_t>(std::max<int64_t>(columns, 0));
   if (!labels.empty() && static_cast<int64_t>(labels.size()) != classes_) {
     throw ValueError(name_, "a label for each of " + std::to_string(classes_) + " classes",
                      std::to_string(labels.size()));
@@ -116,15 +124,24 @@ std::string ConfusionMatrix::to_string(const std::vector<std::string>& labels) c
       rows.back().push_back(std::to_string(count_of(target, predicted)));
     }
   }
+  std::vector<size_t> widths(rows[0].size());
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], letters_in(row[i]));
+  }
   std::string text;
-  for (const std::vector<std::string>& row : rows) {
-    for (size_t column = 0; column < row.size(); ++column) {
-      size_t width = 0;
-      for (const auto& other : rows) width = std::max(width, other[column].size());
-      const std::string space(width - row[column].size(), ' ');
-      text += column == 0 ? row[column] + space : "  " + space + row[column];
+  for (size_t first = 1, end = 1; first < widths.size(); first = end) {
+    size_t wide = widths[0] + 2 + widths[end++];
+    while (end < widths.size() && (most == 0 || wide + 2 + widths[end] <= most)) {
+      wide += 2 + widths[end++];
     }
-    text += '\n';
+    text += first > 1 ? "\n" : "";
+    for (const auto& row : rows) {
+      text += row[0] + std::string(widths[0] - letters_in(row[0]), ' ');
+      for (size_t i = first; i < end; ++i) {
+        text += std::string(2 + widths[i] - letters_in(row[i]), ' ') + row[i];
+      }
+      text += '\n';
+    }
   }
   return text;
 }

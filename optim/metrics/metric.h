@@ -84,8 +84,9 @@ class SASH_API ConfusionMatrix : public ClassMetric {
   /// The counts, int64 [classes, classes]: a row for each target, a column for each prediction.
   Tensor matrix() const;
   /// The counts as a table. Labels are the classes' numbers by default; `ValueError` unless there
-  /// is one for each class.
-  std::string to_string(const std::vector<std::string>& labels = {}) const;
+  /// is one for each class. With `columns` > 0, such as a terminal's, a wider table is several
+  /// tables below each other.
+  std::string to_string(const std::vector<std::string>& labels = {}, int64_t columns = 0) const;
 
  protected:
   ConfusionMatrix(const char* name, int64_t classes, int64_t ignore_index);

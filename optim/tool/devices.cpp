@@ -1,6 +1,6 @@
 #include <dlfcn.h>
 
-#include <cstdio>
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -10,6 +10,7 @@
 #include <sash/core/parallel.h>
 #include <sash/core/readable.h>
 
+#include "../../examples/support/program.h"
 #include "commands.h"
 
 namespace {
@@ -59,7 +60,8 @@ std::string thread_source() {
 }
 
 void line(const char* what, const std::string& text) {
-  std::printf("%-12s %s\n", what, text.c_str());
+  const std::string name = what;
+  print_line(name + std::string(13 - std::min<size_t>(name.size(), 12), ' ') + text);
 }
 
 void print_cuda() {

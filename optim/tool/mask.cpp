@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <string>
 
@@ -6,11 +7,13 @@
 #include <sash/ops/attention/mask/mask_statistics.h>
 #include <sash/optim/logging/mask_svg.h>
 
+#include "../../examples/support/program.h"
 #include "commands.h"
 
 namespace {
 
 constexpr int64_t kMostDrawn = 4096;  // tokens
+constexpr int kPictureWidth = 64;     // columns
 
 // What a cache holds under a mask that hides later keys.
 std::string held(const sash::CausalReach& reach) {
@@ -37,16 +40,23 @@ void print_mask(const MaskChoice& choice) {
   const int64_t n = choice.tokens;
   if (!choice.svg.empty()) sash::optim::save_mask_svg(choice.svg, mask, n, n);
   const sash::MaskStatistics counts = sash::mask_statistics(mask, n, n);
-  if (n <= kMostDrawn) std::printf("%s\n", sash::mask_picture(mask, n, n).c_str());
+  if (n <= kMostDrawn) {
+    const int64_t width = std::min(kPictureWidth, terminal_columns(kPictureWidth));
+    std::printf("%s\n", sash::mask_picture(mask, n, n, width).c_str());
+  }
   const auto tokens = static_cast<double>(n), visible = static_cast<double>(counts.visible_pairs);
-  std::printf("%s, %lld tokens\n", mask.to_string().c_str(), static_cast<long long>(n));
-  std::printf("visible  %s of %s pairs (%.2f %%), %.1f keys a query\n",
-              sash::grouped(counts.visible_pairs).c_str(),
-              sash::with_prefix(tokens * tokens).c_str(), percent(visible, tokens * tokens),
-              visible / tokens);
-  std::printf("work     %s of %s blocks of 64 x 64 (%.2f %%), %s of them full\n",
-              sash::grouped(counts.listed_blocks).c_str(), sash::grouped(counts.all_blocks).c_str(),
-              100 * counts.share_of_dense(), sash::grouped(counts.full_blocks).c_str());
-  std::printf("caches   %s\n", caches(mask).c_str());
-  if (!choice.svg.empty()) std::printf("drawn to %s\n", choice.svg.c_str());
+  const auto fixed = [](double value, int digits) {
+    return sash::to_text(value, std::chars_format::fixed, digits);
+  };
+  print_line(mask.to_string() + ", " + std::to_string(n) + " tokens");
+  print_line("visible  " + sash::grouped(counts.visible_pairs) + " of " +
+             sash::with_prefix(tokens * tokens) + " pairs (" +
+             fixed(percent(visible, tokens * tokens), 2) + " %), " + fixed(visible / tokens, 1) +
+             " keys a query");
+  print_line("work     " + sash::grouped(counts.listed_blocks) + " of " +
+             sash::grouped(counts.all_blocks) + " blocks of 64 x 64 (" +
+             fixed(100 * counts.share_of_dense(), 2) + " %), " + sash::grouped(counts.full_blocks) +
+             " of them full");
+  print_line("caches   " + caches(mask));
+  if (!choice.svg.empty()) print_line("drawn to " + choice.svg);
 }

@@ -32,6 +32,7 @@ TEST_CASE("print: NaN, infinities and halves") {
   const double inf = std::numeric_limits<double>::infinity();
   CHECK(to_string(tensor<double>({std::nan(""), -std::nan(""), inf, -inf, 1})) ==
         "[ nan,  nan,  inf, -inf,    1] float64 [5] cpu");
+  CHECK(to_text(-std::nan("")) == "nan");
   CHECK(to_string(tensor<float16>({float16(0.5F), float16(1.0F)})) ==
         "[0.5000, 1.0000] float16 [2] cpu");
   CHECK(to_string(tensor<bfloat16>({bfloat16(-3.0F)})) == "[-3] bfloat16 [1] cpu");

@@ -102,13 +102,15 @@ TEST_CASE("report: a confusion matrix as a figure and as numbers") {
   const Tensor target = tensor<int64_t>({0, 0, 1}, {3}, {.device = kCPU});
   matrix.update(tensor<int64_t>({0, 1, 1}, {3}, {.device = kCPU}), target);
   HtmlReport report(folder.file("run.html"), {.device = kCPU});
-  report.add_confusion_matrix("Errors", matrix, {"a", "b"});
+  report.add_confusion_matrix("Errors", matrix, {"cat", "dog"});
   report.write();
   const std::string page = file_text(folder.file("run.html"));
   for (const char* part : {"<h2>Errors</h2>", "<svg", ">predicted<", "share of the target",
-                           "target \\ predicted  a  b\na                   1  1\n"}) {
+                           "target \\ predicted  cat  dog\ncat                   1    1\n"}) {
     CHECK_MESSAGE(has(page, part), part);
   }
+  CHECK(count(page, ">cat</text>") == 2);  // on both axes
+  CHECK(count(page, ">dog</text>") == 2);
 }
 
 TEST_CASE("report: of a resumed training, the page says which steps it has") {

@@ -139,9 +139,49 @@ TEST_CASE("plot: a heat map of any dtype, with a bar of colours") {
   CHECK(plot::heat_map(eye(256, {.device = kCPU})).find("M127 127h1v1h-1z") != std::string::npos);
 }
 
+TEST_CASE("plot: a heat map with names at its rows and columns") {
+  const std::vector<std::string> pets{"cat", "dog"};
+  const std::string svg = plot::heat_map(matrix({0, 1, 1, 0}, {2, 2}),
+                                         {.x = {.label = "predicted", .names = pets},
+                                          .y = {.label = "target", .names = {"c\u00e4t", "a & b"}},
+                                          .cell = 3});
+  CHECK(labels(svg) == "target predicted cat dog c\u00e4t a &amp; b 0 0.2 0.4 0.6 0.8 1");
+  CHECK(count(svg, "rotate") == 0);
+  // The middles of two columns, each 160 pixels wide.
+  CHECK(count(svg, "<text x=\"127\" ") == 1);
+  CHECK(count(svg, "<text x=\"287\" ") == 1);
+
+  // Names that are wider than their columns are turned, and the figure is higher.
+  std::vector<std::string> classes;
+  for (int c = 0; c < 20; ++c) classes.push_back("class " + std::to_string(c));
+  const Tensor values = eye(20, {.device = kCPU});
+  const std::string turned = plot::heat_map(values, {.x = {.names = classes}, .size = 400});
+  CHECK(count(turned, "rotate(-45 ") == 20);
+  CHECK(turned.find(" height=\"507.5\"") != std::string::npos);  // 470 and 0.71 of 53
+
+  CHECK(count(plot::heat_map(eye(128, {.device = kCPU})), "rotate") == 0);
+
+  // Without room for all, every third; of cells of 2 x 2 elements, every name has a row.
+  const std::string small = plot::heat_map(values, {.y = {.names = classes}, .size = 100});
+  CHECK(labels(small).find("class 0 class 3 class 6") != std::string::npos);
+  std::vector<std::string> many(256, "-");
+  many[250] = "here";
+  const std::string means =
+      plot::heat_map(eye(256, {.device = kCPU}), {.y = {.names = many}, .size = 2560});
+  CHECK(count(means, ">-</text>") == 127);
+  CHECK(count(means, ">here</text>") == 1);
+  CHECK(labels(plot::heat_map(matrix({0}, {1, 1}), {.y = {.names = {std::string(99, 'x')}}}))
+            .find(std::string(24, 'x') + "... ") != std::string::npos);
+}
+
 TEST_CASE("plot: wrong calls") {
   const TemporaryFolder folder;
   expect_errors({
+      {"ValueError: plot::heat_map: expected 3 names on the axis 'predicted', got 2",
+       [] {
+         plot::heat_map(matrix({1, 2, 3}, {1, 3}),
+                        {.x = {.label = "predicted", .names = {"a", "b"}}});
+       }},
       {"ValueError: plot::lines: expected as many x as y in 'a', got 2 and 1",
        [] {
          plot::lines({{.name = "a", .x = {1, 2}, .y = {1}}});

@@ -100,8 +100,35 @@ TEST_CASE("progress line: a terminal's width leaves figures out, and cuts none")
     CHECK(has(" |======      |") == has_bar);
     CHECK((coloured.find("|\033[32m======\033[0m      |") != std::string::npos) == has_bar);
   }
-  // Lines elsewhere have none.
+  // Lines elsewhere have no bar.
   CHECK(shown({.log_every = 50, .terminal = false}).find("|=") == std::string::npos);
+}
+
+TEST_CASE("progress line: lines that stay break between figures on a narrow terminal") {
+  const auto line_at = [](int columns) {  // of the 120th step, which has a validation
+    const std::string text = shown({.terminal = true, .columns = columns});
+    const size_t start = text.find("\033[Kstep 120/200 [") + 3;
+    const size_t end = text.find('\r', start);
+    return text.substr(start, end - start);
+  };
+  const std::string whole = line_at(1000);
+  CHECK(std::count(whole.begin(), whole.end(), '\n') == 1);
+  for (const int columns : {40, 60, 80, 120}) {
+    const std::string text = line_at(columns);
+    INFO(text);
+    std::string joined;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      CHECK(line.size() < static_cast<size_t>(columns));
+      CHECK(line.starts_with(joined.empty() ? "step 120" : "  "));
+      // Two spaces stand between figures.
+      joined += line;
+    }
+    CHECK(joined + '\n' == whole);
+  }
+  CHECK(line_at(60).starts_with("step 120/200 [00:00<00:40, 2.0 steps/s]  loss 2\n  val_loss 2.5"));
+  CHECK(shown({.log_every = 50, .terminal = false, .columns = 20}).find("\n  ") ==
+        std::string::npos);
 }
 
 TEST_CASE("progress line: samples where no tokens are counted, and why a training ended early") {
@@ -111,6 +138,7 @@ TEST_CASE("progress line: samples where no tokens are counted, and why a trainin
   optim::Trainer* running = nullptr;
   {
     ProgressLine line({.log_every = 1, .out = file, .terminal = false, .device = kCPU});
+    ProgressLine narrow({.out = file, .terminal = true, .columns = 20, .device = kCPU});
     optim::Trainer trainer(setup.model, setup.optimizer, setup.loader, setup.step(), {.steps = 9});
     running = &trainer;
     Record record;
@@ -118,6 +146,7 @@ TEST_CASE("progress line: samples where no tokens are counted, and why a trainin
       if (report.step == 3) running->stop();
     };
     trainer.add(line);
+    trainer.add(narrow);
     trainer.add(record);
     trainer.run();
   }
@@ -125,7 +154,7 @@ TEST_CASE("progress line: samples where no tokens are counted, and why a trainin
   const std::string text = file_text(folder.file("out"));
   CHECK(text.find(" samples/s") != std::string::npos);
   CHECK(text.find("tokens/s") == std::string::npos);
-  CHECK(text.ends_with("stopped after step 3 of 9\n"));
+  CHECK(text.ends_with("stopped after step 3 of 9\n\nstopped after step\n3 of 9\n"));
 }
 
 TEST_CASE("progress line: the share of the peak, where it is known") {

@@ -1,8 +1,14 @@
 // The command `sash`, from its arguments to what it prints.
 
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <sstream>
+#include <thread>
 
 #include <doctest/doctest.h>
 
@@ -38,6 +44,38 @@ Ended run(std::vector<std::string> arguments) {
   return {code, child.out(), child.err()};
 }
 
+/// What the command prints to a terminal.
+std::string shown_at(size_t columns, std::vector<std::string> arguments) {
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
+  REQUIRE(terminal >= 0);
+  REQUIRE(::grantpt(terminal) == 0);
+  REQUIRE(::unlockpt(terminal) == 0);
+  const std::string name = ::ptsname(terminal);
+  const int held = ::open(name.c_str(), O_RDWR | O_NOCTTY);  // keeps what is printed
+  winsize size{};
+  size.ws_col = static_cast<unsigned short>(columns);
+  REQUIRE(::ioctl(terminal, TIOCSWINSZ, &size) == 0);
+  const TemporaryFolder folder;
+  fs::create_symlink(name, folder.file("log.out"));
+  arguments.insert(arguments.begin(), kCommand);
+  ChildProcess child(arguments, folder.file("log"));
+  std::string text, part(4096, '\0');
+  std::thread reader([&] {
+    while (text.find('\4') == text.npos) {
+      const ssize_t count = ::read(terminal, part.data(), part.size());
+      if (count <= 0) return;
+      text.append(part, 0, static_cast<size_t>(count));
+    }
+  });
+  CHECK(child.wait() == 0);
+  CHECK(::write(held, "\4", 1) == 1);  // the end
+  reader.join();
+  ::close(held);
+  ::close(terminal);
+  std::erase(text, '\r');
+  return text.substr(0, text.find('\4'));
+}
+
 void check_has(const std::string& text, const std::vector<std::string>& parts) {
   for (const std::string& part : parts) {
     INFO(text, "\nwithout: ", part);
@@ -63,6 +101,26 @@ TEST_CASE("command: help, version and wrong calls") {
   CHECK(run({"paint"}).code == 1);
   CHECK(run({"inspect"}).code == 1);
   CHECK(run({"mask"}).code == 1);
+}
+
+TEST_CASE("command: a terminal's width breaks lines between words, and narrows pictures") {
+  if (!is_built(kCommand)) return;
+  const size_t columns = 36;
+  const std::string devices = shown_at(columns, {"devices"});
+  check_has(devices, {"\ndefault      "});
+  std::istringstream lines(devices);
+  size_t broken = 0;
+  for (std::string line; std::getline(lines, line);) {
+    CAPTURE(line);
+    const bool continues = line.starts_with(std::string(13, ' '));
+    broken += continues;
+    // A word that is longer than the line stays whole.
+    CHECK((line.size() <= columns || (continues && line.find(' ', 13) == line.npos)));
+  }
+  CHECK(broken > 0);
+  const std::string mask = shown_at(columns, {"mask", "full", "--tokens", "64"});
+  check_has(mask, {'\n' + std::string(32, '#') + '\n', "keys a\n         query\n"});
+  check_has(run({"mask", "full", "--tokens", "64"}).out, {std::string(64, '#') + '\n'});
 }
 
 TEST_CASE("command: output that cannot be written is an error") {
@@ -218,10 +276,13 @@ TEST_CASE("command: a wrong flag names the nearest one, and help has the termina
         "error: there is no --stepz; did you mean --steps?");
   CHECK(last(run({"train", "--batchsize=5"}).err) ==
         "error: there is no --batchsize; did you mean --batch?");
+  CHECK(last(run({"train", "--mask", "full"}).err) == "error: there is no --mask");  // not --save
   CHECK(last(run({"train", "--colour"}).err) == "error: there is no --colour");
   CHECK(last(run({"mask", "causal", "--token", "5"}).err) ==
         "error: there is no --token; did you mean --tokens?");
   CHECK(run({"mask", "causal", "--token", "5"}).code == 1);
+  CHECK(last(run({"inspct", "x"}).err) == "error: there is no inspct; did you mean inspect?");
+  CHECK(last(run({}).err) == "A subcommand is required");
   const std::string help = run({"train", "--help"}).out;
   std::istringstream lines(help);
   size_t longest = 0;

@@ -55,6 +55,22 @@ TEST_CASE("metrics: classes, in batches of different sizes") {
         "cat                   1    0      0\n"
         "dog                   0    1      1\n"
         "mouse                 1    0      1\n");
+  CHECK(matrix.to_string({"\u00e4", "b", "c"})
+            .starts_with("target \\ predicted  \u00e4  b  c\n"
+                         "\u00e4                   1  0  0\n"));
+  const std::string narrow = matrix.to_string({"cat", "dog", "mouse"}, 28);
+  CHECK(narrow ==
+        "target \\ predicted  cat  dog\n"
+        "cat                   1    0\n"
+        "dog                   0    1\n"
+        "mouse                 1    0\n"
+        "\n"
+        "target \\ predicted  mouse\n"
+        "cat                     0\n"
+        "dog                     1\n"
+        "mouse                   1\n");
+  CHECK(matrix.to_string({}, 1).find("0\n\ntarget \\ predicted  2\n") != std::string::npos);
+  CHECK(matrix.to_string({"cat", "dog", "mouse"}, 35) == matrix.to_string({"cat", "dog", "mouse"}));
   accuracy.reset();
   // Logits [2, 2, 3].
   accuracy.update(tensor<float>({1, 2, 0, 5, 1, 1, 0, 0, 3, 9, 8, 7}, {2, 2, 3}, kHost),

@@ -254,30 +254,29 @@ void hide(const Segment& segment, T value, T* tile) {
   }
 }
 
-/// The dropout factors, 0 or 1 / (1 - p), for the weights of `keys` keys from `key` on.
-template <class T>
-void draw_dropout(const AttentionDims& dims, const QueryTile& tile, Index key, Index keys,
-                  T* factors) {
+/// Dropout factors of kBatch rows of scores, the first of which is `row`, for keys [key, key +
+/// keys).
+template <int kBatch, class T>
+void draw_rows(const AttentionDims& dims, Index row, Index key, Index keys, T* factors) {
   using kernels::AttentionDropout;
   const AttentionDropout drop(dims.params.dropout);
   const PhiloxState& state = dims.params.philox;
   const uint64_t start = (state.base ? *state.base : 0) + state.offset;
-  const Index row = (tile.b * dims.heads + tile.h) * dims.queries + tile.first;
   const Index words = AttentionDropout::words(dims.keys);
   const auto factor = static_cast<T>(drop.factor());
   for (Index j = 0; j < keys;) {
     const Index at = (key + j) / AttentionDropout::kKeys, bit = (key + j) % AttentionDropout::kKeys;
-    uint32_t kept[kRows], lane[4][kRows];
-    uint64_t counter[kRows];
-    for (Index i = 0; i < kRows; ++i) {
+    uint32_t kept[kBatch], lane[4][kBatch];
+    uint64_t counter[kBatch];
+    for (Index i = 0; i < kBatch; ++i) {
       kept[i] = drop.drops_all() ? 0 : ~uint32_t{0};
       counter[i] = AttentionDropout::counter(start, row + i, words, at);
     }
     for (int block = 0; block < AttentionDropout::kBlocks; ++block) {
       if (!drop.skips(block)) {
-        philox_batch<kRows, AttentionDropout::kRounds>(state.seed, counter, lane);
+        philox_batch<kBatch, AttentionDropout::kRounds>(state.seed, counter, lane);
         for (int l = 0; l < 4; ++l) {
-          for (Index i = 0; i < kRows; ++i) {
+          for (Index i = 0; i < kBatch; ++i) {
             kept[i] = drop.compare(kept[i], lane[l][i], 4 * block + l);
           }
         }
@@ -286,10 +285,27 @@ void draw_dropout(const AttentionDims& dims, const QueryTile& tile, Index key, I
     }
     const Index end = std::min(keys, j + AttentionDropout::kKeys - bit);
     for (Index shift = bit; j < end; ++j, ++shift) {
-      for (Index i = 0; i < kRows; ++i) {
+      for (Index i = 0; i < kBatch; ++i) {
         factors[j * kRows + i] = kept[i] >> shift & 1 ? factor : T(0);
       }
     }
+  }
+}
+
+/// The dropout factors, 0 or 1 / (1 - p), for the weights of `keys` keys from `key` on. They are
+/// finite where there is no query, and 0 where there is no key.
+template <class T>
+void draw_dropout(const AttentionDims& dims, const QueryTile& tile, Index key, Index keys,
+                  T* factors) {
+  constexpr Index kHalf = kRows / 2;
+  const Index row = (tile.b * dims.heads + tile.h) * dims.queries + tile.first;
+  const Index drawn = std::min(keys, dims.keys - key);
+  if (tile.count > kHalf) {
+    std::fill_n(factors + drawn * kRows, (keys - drawn) * kRows, T(0));
+    draw_rows<kRows>(dims, row, key, drawn, factors);
+  } else {
+    std::fill_n(factors, keys * kRows, T(0));
+    draw_rows<kHalf>(dims, row, key, drawn, factors);
   }
 }
 
