@@ -2,6 +2,9 @@
 
 #include <oniguruma.h>
 
+#include <algorithm>
+#include <climits>
+
 #include "../../core/error.h"
 #include "../../core/quote.h"
 #include "unicode.h"
@@ -9,7 +12,8 @@
 namespace sash::text {
 namespace {
 
-constexpr unsigned kMaxSteps = 4'000'000;  // back at one place; more in long texts
+constexpr size_t kMaxSteps = 4'000'000;  // back in one text; more in long texts
+constexpr size_t kFreeSteps = 1000;      // of a search
 constexpr unsigned kMaxPlaces = 4'000'000;
 
 const UChar* begin_of(std::string_view text) { return reinterpret_cast<const UChar*>(text.data()); }
@@ -56,18 +60,17 @@ class Pattern::Search {
         text_(to_utf8(text)),
         byte_(start == 0 ? 0 : to_utf8(text.substr(0, start)).size()),
         character_(start),
+        steps_(kMaxSteps + 100 * text.size()),
         memory_(memory_of_thread()) {
     onig_initialize_match_param(memory_.limits);
-    onig_set_retry_limit_in_match_of_match_param(memory_.limits, kMaxSteps + 100 * text.size());
+    onig_set_retry_limit_in_match_of_match_param(memory_.limits, ULONG_MAX);  // see search()
     onig_set_match_stack_limit_size_of_match_param(memory_.limits, kMaxPlaces);
   }
 
   // The next match, from the end of the last one on.
   std::optional<Match> next() {
     if (byte_ > text_.size()) return std::nullopt;
-    const UChar *const begin = begin_of(text_), *const end = end_of(text_);
-    const int code = onig_search_with_param(regex_, begin, end, begin + byte_, end, &memory_.region,
-                                            ONIG_OPTION_NONE, memory_.limits);
+    const int code = search();
     if (code == ONIG_MISMATCH) return std::nullopt;
     if (code < 0) throw NotImplemented("Pattern", "a search that ends with " + message_of(code));
     advance(static_cast<size_t>(memory_.region.beg[0]));
@@ -85,6 +88,21 @@ class Pattern::Search {
   }
 
  private:
+  // Searches that need more than the free steps share `steps_`, so that many slow ones end, too.
+  int search() {
+    const UChar *const begin = begin_of(text_), *const end = end_of(text_);
+    for (size_t steps = kFreeSteps;; steps *= 8) {
+      const bool free = steps == kFreeSteps;
+      const size_t most = free ? steps : std::min(steps, kFreeSteps + steps_);
+      onig_set_retry_limit_in_search_of_match_param(memory_.limits, most);
+      const int code = onig_search_with_param(regex_, begin, end, begin + byte_, end,
+                                              &memory_.region, ONIG_OPTION_NONE, memory_.limits);
+      const bool over = code == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER;
+      if (!free) steps_ -= std::min(steps_, over ? most : most / 2);
+      if (!over || (!free && steps_ == 0)) return code;
+    }
+  }
+
   static bool begins_character(char byte) { return (byte & 0xc0) != 0x80; }
 
   void advance(size_t byte) {
@@ -115,6 +133,7 @@ class Pattern::Search {
   OnigRegex regex_;
   std::string text_;
   size_t byte_, character_;  // the same place
+  size_t steps_;             // that are left
   Memory& memory_;
 };
 

@@ -25,10 +25,12 @@ class SASH_API Pattern {
   using Match = std::pair<size_t, size_t>;
 
   /// The first match that begins at or after `start`. Throws `NotImplemented` if the search
-  /// backtracks millions of times at one place, or stores millions of places to backtrack to.
+  /// backtracks more than 4,000,000 times and 100 times the characters of the text, or stores
+  /// 4,000,000 places to backtrack to.
   std::optional<Match> find(std::u32string_view text, size_t start) const;
   /// All matches. Each search begins at the end of the match before it. An empty match directly
-  /// after another match does not count. An empty text has no matches.
+  /// after another match does not count. An empty text has no matches. Throws as `find` does; the
+  /// searches of a text share its limit of steps.
   std::vector<Match> matches(std::u32string_view text) const;
   /// Replaces every match by `content`.
   std::u32string replace(std::u32string_view text, std::u32string_view content) const;
