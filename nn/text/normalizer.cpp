@@ -47,7 +47,11 @@ std::u32string with_spaces_around_chinese(const std::u32string& text) {
 
 Normalizer sequence(std::vector<Normalizer> parts) {
   return [parts = std::move(parts)](std::u32string text) {
-    for (const Normalizer& part : parts) text = part(std::move(text));
+    const size_t before = text.size();
+    for (const Normalizer& part : parts) {
+      text = part(std::move(text));
+      check_growth(before, text.size());
+    }
     return text;
   };
 }

@@ -14,7 +14,7 @@ using Normalizer = std::function<std::u32string(std::u32string)>;
 
 namespace normalizers {
 
-/// Applies the parts in order.
+/// Applies the parts in order. `check_growth` limits the text between them.
 SASH_API Normalizer sequence(std::vector<Normalizer> parts);
 SASH_API Normalizer nfc();
 SASH_API Normalizer nfd();

@@ -144,6 +144,12 @@ Pattern Pattern::literal(std::string_view text) {
   return Pattern(std::make_shared<const Program>(text, ONIG_SYNTAX_ASIS));
 }
 
+void check_growth(size_t before, size_t after) {
+  if (after <= (size_t{1} << 20) + 64 * before) return;
+  throw NotImplemented("Tokenizer", "a text of " + std::to_string(before) +
+                                        " characters that a tokenizer makes too long");
+}
+
 std::optional<Pattern::Match> Pattern::find(std::u32string_view text, size_t start) const {
   return start > text.size() ? std::nullopt : Search(*program_, text, start).next();
 }
@@ -169,6 +175,7 @@ std::u32string Pattern::replace(std::u32string_view text, std::u32string_view co
   for (const auto& [begin, end] : matches(text)) {
     result += text.substr(done, begin - done);
     result += content;
+    check_growth(text.size(), result.size());
     done = end;
   }
   result += text.substr(done);

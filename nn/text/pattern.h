@@ -12,6 +12,10 @@
 
 namespace sash::text {
 
+/// Throws `NotImplemented` if a text of `before` characters became longer than 64 times that and
+/// 2^20: with a hostile tokenizer, each step could make it longer without end.
+SASH_API void check_growth(size_t before, size_t after);
+
 /// A regular expression over code points, in the syntax of Oniguruma, which `tokenizer.json` uses.
 /// `^` and `$` match at the start and at the end of every line. Copies share the expression.
 class SASH_API Pattern {
@@ -32,7 +36,7 @@ class SASH_API Pattern {
   /// after another match does not count. An empty text has no matches. Throws as `find` does; the
   /// searches of a text share its limit of steps.
   std::vector<Match> matches(std::u32string_view text) const;
-  /// Replaces every match by `content`.
+  /// Replaces every match by `content`. Throws as `find` and `check_growth` do.
   std::u32string replace(std::u32string_view text, std::u32string_view content) const;
 
  private:

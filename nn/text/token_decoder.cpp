@@ -12,11 +12,20 @@ namespace {
 
 using Tokens = std::vector<std::string>;
 
-std::string replaced(std::string text, std::string_view what, std::string_view by) {
-  for (size_t at = 0; !what.empty() && (at = text.find(what, at)) != text.npos; at += by.size()) {
-    text.replace(at, what.size(), by);
+size_t bytes_in(const Tokens& tokens) {
+  size_t bytes = 0;
+  for (const std::string& token : tokens) bytes += token.size();
+  return bytes;
+}
+
+std::string replaced(const std::string& text, std::string_view what, std::string_view by) {
+  std::string result;
+  size_t done = 0;
+  for (size_t at; !what.empty() && (at = text.find(what, done)) != text.npos;) {
+    result.append(text, done, at - done).append(by);
+    done = at + what.size();
   }
-  return text;
+  return result.append(text, done);
 }
 
 // The byte that <0x..> stands for.
@@ -43,7 +52,7 @@ std::string cleaned_up(std::string text) {
       {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
       {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
       {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
-  for (const auto& [what, by] : rules) text = replaced(std::move(text), what, by);
+  for (const auto& [what, by] : rules) text = replaced(text, what, by);
   return text;
 }
 
@@ -51,7 +60,11 @@ std::string cleaned_up(std::string text) {
 
 TokenDecoder sequence(std::vector<TokenDecoder> parts) {
   return [parts = std::move(parts)](Tokens tokens) {
-    for (const TokenDecoder& part : parts) tokens = part(std::move(tokens));
+    const size_t before = bytes_in(tokens);
+    for (const TokenDecoder& part : parts) {
+      tokens = part(std::move(tokens));
+      check_growth(before, bytes_in(tokens));
+    }
     return tokens;
   };
 }
@@ -112,9 +125,11 @@ TokenDecoder strip(const std::string& content, size_t start, size_t stop) {
   if (content.empty()) throw FormatError("Tokenizer", "a content to strip that is not empty", "''");
   return [=](Tokens tokens) {
     for (std::string& token : tokens) {
-      for (size_t i = 0; i < start && token.starts_with(content); ++i) {
-        token.erase(0, content.size());
+      size_t begin = 0;
+      for (size_t i = 0; i < start && token.compare(begin, content.size(), content) == 0; ++i) {
+        begin += content.size();
       }
+      token.erase(0, begin);
       for (size_t i = 0; i < stop && token.ends_with(content); ++i) {
         token.resize(token.size() - content.size());
       }
@@ -132,7 +147,7 @@ TokenDecoder word_piece(const std::string& prefix, bool cleanup) {
       } else if (i > 0) {
         token.insert(0, 1, ' ');
       }
-      if (cleanup) token = cleaned_up(std::move(token));
+      if (cleanup) token = cleaned_up(token);
     }
     return tokens;
   };
@@ -141,7 +156,7 @@ TokenDecoder word_piece(const std::string& prefix, bool cleanup) {
 TokenDecoder metaspace(const std::string& replacement, bool prepended) {
   return [replacement, prepended](Tokens tokens) {
     for (size_t i = 0; i < tokens.size(); ++i) {
-      tokens[i] = replaced(std::move(tokens[i]), replacement, i == 0 && prepended ? "" : " ");
+      tokens[i] = replaced(tokens[i], replacement, i == 0 && prepended ? "" : " ");
     }
     return tokens;
   };

@@ -14,7 +14,7 @@ using TokenDecoder = std::function<std::vector<std::string>(std::vector<std::str
 
 namespace token_decoders {
 
-/// Applies the parts in order.
+/// Applies the parts in order. `check_growth` limits the bytes between them.
 SASH_API TokenDecoder sequence(std::vector<TokenDecoder> parts);
 /// Replaces each character by the byte that it represents (`byte_of_character`). Bytes that are not
 /// UTF-8 become U+FFFD.

@@ -19,7 +19,8 @@ constexpr int64_t kMostTokens = 1 << 24;
 class SASH_API Vocabulary {
  public:
   /// Pairs of token and number. A number without a token has the token "". Throws `FormatError` if
-  /// two tokens have the same number.
+  /// two tokens have the same number, or if more than 65,536 numbers and as many again as there
+  /// are tokens have none.
   explicit Vocabulary(const std::vector<std::pair<std::string, int64_t>>& tokens);
   /// Tokens are numbered from 0. If tokens are equal, `id` finds the first.
   explicit Vocabulary(std::vector<std::string> tokens);

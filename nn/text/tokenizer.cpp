@@ -79,6 +79,7 @@ std::vector<int64_t> Tokenizer::encode_text(std::string_view text) const {
     } else {
       state_->encode_raw(codes.substr(begin, end - begin), begin == 0, ids);
     }
+    check_growth(codes.size(), ids.size());
   }
   return ids;
 }

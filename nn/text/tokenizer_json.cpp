@@ -49,12 +49,21 @@ std::vector<T> list_of(const Json& json, Read&& read) {
 
 // ---- the parts ----------------------------------------------------------------------------------
 
+// Sequences become one, whose growth is limited as a whole.
+template <class Part, class Read>
+void append_parts(std::vector<Part>& parts, const Json& json, const char* key, Read&& read) {
+  if (type_of(json) != "Sequence") return parts.push_back(read(json));
+  for (const Json& part : json.at(key)) append_parts(parts, part, key, read);
+}
+
 Normalizer read_normalizer(const Json& json) {
   namespace n = normalizers;
   if (json.is_null()) return {};
   const std::string type = type_of(json);
   if (type == "Sequence") {
-    return n::sequence(list_of<Normalizer>(json.at("normalizers"), read_normalizer));
+    std::vector<Normalizer> parts;
+    append_parts(parts, json, "normalizers", read_normalizer);
+    return n::sequence(std::move(parts));
   }
   if (type == "NFC") return n::nfc();
   if (type == "NFD") return n::nfd();
@@ -143,7 +152,9 @@ TokenDecoder read_decoder(const Json& json) {
   if (json.is_null()) return {};
   const std::string type = type_of(json);
   if (type == "Sequence") {
-    return d::sequence(list_of<TokenDecoder>(json.at("decoders"), read_decoder));
+    std::vector<TokenDecoder> parts;
+    append_parts(parts, json, "decoders", read_decoder);
+    return d::sequence(std::move(parts));
   }
   if (type == "ByteLevel") return d::byte_level();
   if (type == "ByteFallback") return d::byte_fallback();

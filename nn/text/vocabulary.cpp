@@ -6,6 +6,11 @@
 #include "token_model.h"
 
 namespace sash::text {
+namespace {
+
+constexpr int64_t kMostGaps = 65536;  // numbers without a token
+
+}  // namespace
 
 TokenModel::~TokenModel() = default;
 
@@ -17,6 +22,14 @@ Vocabulary::Vocabulary(const std::vector<std::pair<std::string, int64_t>>& token
                         std::to_string(id) + " for " + in_quotes(token));
     }
     count = std::max(count, id + 1);
+  }
+  // Before memory is taken: a short file may name a large number.
+  const int64_t most = kMostGaps + 2 * static_cast<int64_t>(tokens.size());
+  if (count > most) {
+    throw FormatError("Vocabulary",
+                      "token numbers below " + std::to_string(most) + " for " +
+                          std::to_string(tokens.size()) + " tokens",
+                      std::to_string(count - 1));
   }
   tokens_.resize(static_cast<size_t>(count));
   for (const auto& [token, id] : tokens) {
