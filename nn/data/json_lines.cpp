@@ -40,6 +40,7 @@ class Line {
  public:
   Line(std::string_view text, int64_t number, const std::string& path)
       : place_(" in line " + std::to_string(number) + " of '" + path + "'") {
+    if (text.find('\0') != text.npos) fail("a JSON object", "a byte of 0");  // the parser's end
     json_ = Json::parse(text, nullptr, false);
     if (!json_.is_object()) {
       fail("a JSON object", json_.is_discarded() ? in_quotes(text) : json_.type_name());

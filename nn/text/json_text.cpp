@@ -25,6 +25,7 @@ std::string_view checked_depth(std::string_view op, std::string_view json) {
   bool quoted = false;
   for (size_t i = 0; i < json.size(); ++i) {
     const char c = json[i];
+    if (c == '\0') throw FormatError(op, "JSON", "a byte of 0");  // to the parser it is the end
     if (c == '"') quoted = !quoted;
     if (quoted) {
       i += c == '\\';

@@ -13,7 +13,8 @@ namespace sash::text {
 SASH_API std::string read_text(std::string_view op, const std::string& path);
 
 /// Returns `json`. Throws `FormatError`, which names `op`, if arrays and objects are nested more
-/// than 64 deep, because values are copied by recursion.
+/// than 64 deep, because values are copied by recursion, or for a byte of 0, behind which the
+/// parser would read nothing.
 SASH_API std::string_view checked_depth(std::string_view op, std::string_view json);
 
 /// Reads `value`, a JSON text, as an integer. Throws `FormatError`, which names `op` and `name`,

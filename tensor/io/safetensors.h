@@ -26,9 +26,9 @@ enum class IntegerCast {
 
 /// Reads a file into new tensors on `device`, by default `default_device()`. Nothing in the file is
 /// trusted. Throws `IoError` if it cannot be opened or read; `FormatError` unless its header is
-/// valid JSON of at most 100,000,000 bytes, nested at most 8 deep, without duplicate keys, and its
-/// tensors fill the data exactly, without holes or overlaps; `NotImplemented` for a dtype or rank
-/// that sash does not have, naming the tensor.
+/// valid JSON of at most 100,000,000 bytes, nested at most 8 deep, without duplicate keys and with
+/// at most 64 values in an array, and its tensors fill the data exactly, without holes or overlaps;
+/// `NotImplemented` for a dtype or rank that sash does not have, naming the tensor.
 SASH_API SafetensorsFile load_safetensors(const std::string& path,
                                           std::optional<Device> device = std::nullopt,
                                           IntegerCast integers = IntegerCast::none);

@@ -22,6 +22,7 @@ constexpr std::string_view kLoad = "load_safetensors";
 constexpr uint64_t kPrefixBytes = 8;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr size_t kMaxHeaderDepth = 8;  // a tensor's shape lies at 3
+constexpr int kMaxArrayValues = 64;    // a shape has at most 8
 constexpr size_t kMaxComplaint = 200;
 
 [[noreturn]] void refuse(std::string_view expected, const std::string& got) {
@@ -64,10 +65,13 @@ std::string read_header(const FileReader& file) {
   return text;
 }
 
-// Refuses deep nesting and keys that occur twice. Json's own callback takes a time that grows with
-// the square of the entries.
+// Refuses deep nesting, keys that occur twice, and long arrays, whose values would take 35 times
+// the memory of their text. Json's own callback takes a time that grows with the square of the
+// entries.
 struct HeaderCheck : nlohmann::json_sax<Json> {
   std::vector<std::set<std::string>> keys{};  // of what is open; arrays have none
+  int arrays = 0;                             // that are open
+  int values = 0;                             // in the outermost array
 
   bool open() {
     if (keys.size() == kMaxHeaderDepth) {
@@ -81,20 +85,33 @@ struct HeaderCheck : nlohmann::json_sax<Json> {
     keys.pop_back();
     return true;
   }
-  bool start_object(size_t) override { return open(); }
-  bool start_array(size_t) override { return open(); }
+  bool value() {
+    if (arrays > 0 && ++values > kMaxArrayValues) {
+      refuse("at most " + std::to_string(kMaxArrayValues) + " values in an array", "more");
+    }
+    return true;
+  }
+  bool start_object(size_t) override { return value() && open(); }
+  bool start_array(size_t) override {
+    value();
+    if (++arrays == 1) values = 0;
+    return open();
+  }
   bool end_object() override { return close(); }
-  bool end_array() override { return close(); }
+  bool end_array() override {
+    --arrays;
+    return close();
+  }
   bool key(std::string& key) override {
     if (!keys.back().insert(key).second) refuse("distinct keys", in_quotes(key) + " twice");
     return true;
   }
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(int64_t) override { return true; }
-  bool number_unsigned(uint64_t) override { return true; }
-  bool number_float(double, const std::string&) override { return true; }
-  bool string(std::string&) override { return true; }
+  bool null() override { return value(); }
+  bool boolean(bool) override { return value(); }
+  bool number_integer(int64_t) override { return value(); }
+  bool number_unsigned(uint64_t) override { return value(); }
+  bool number_float(double, const std::string&) override { return value(); }
+  bool string(std::string&) override { return value(); }
   bool binary(Json::binary_t&) override { return true; }
   bool parse_error(size_t, const std::string&, const Json::exception& error) override {
     refuse("a header of UTF-8 JSON", excerpt(error.what(), kMaxComplaint));
@@ -104,6 +121,8 @@ struct HeaderCheck : nlohmann::json_sax<Json> {
 Json parse_header(const std::string& text) {
   if (text.empty() || text.front() != '{')
     refuse("a header that begins with '{'", "something else");
+  // To Json it is the end.
+  if (text.find('\0') != text.npos) refuse("a header of UTF-8 JSON", "a byte of 0");
   HeaderCheck check;
   Json::sax_parse(text, &check);
   return Json::parse(text);

@@ -276,6 +276,7 @@ TEST_CASE("json lines: what is wrong, and in which line") {
   const std::string op = "FormatError: read_json_lines: expected ";
   CHECK(thrown("{\"n\":1", {}) == op + "a JSON object, got '{\"n\":1'");
   CHECK(thrown("[1]", {}) == op + "a JSON object, got array");
+  CHECK(thrown(std::string("{}\0{\"n\":1}", 10), {}) == op + "a JSON object, got a byte of 0");
   CHECK(thrown("{\"t\":\"\xff\"}", {}) == op + "a JSON object, got '{\"t\":\"?\"}'");
   CHECK(thrown("{\"x\":1}", {.numbers = {"n"}}) == op + "a number 'n', got none");
   CHECK(thrown("{\"n\":\"1\"}", {.numbers = {"n"}}) == op + "a number 'n', got \"1\"");

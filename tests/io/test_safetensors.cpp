@@ -9,9 +9,11 @@
 #include <iterator>
 #include <random>
 
+#include "../support/safetensors_bytes.h"
 #include "../support/temporary_folder.h"
 
 using namespace sash;
+using namespace sash::testing;
 
 namespace {
 
@@ -24,21 +26,6 @@ std::string read_bytes(const std::string& path) {
 void write_bytes(const std::string& path, const std::string& bytes) {
   std::filesystem::remove(path);
   std::ofstream(path, std::ios::binary) << bytes;
-}
-
-std::string prefix(uint64_t length) {
-  return std::string(reinterpret_cast<const char*>(&length), sizeof length);
-}
-
-/// A file of this header and `data_bytes` bytes of 0.
-std::string file_of(const std::string& header, size_t data_bytes = 0) {
-  return prefix(header.size()) + header + std::string(data_bytes, '\0');
-}
-
-std::string entry(const std::string& name, const std::string& dtype, const std::string& shape,
-                  const std::string& offsets) {
-  return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape +
-         ",\"data_offsets\":" + offsets + "}";
 }
 
 bool same_bytes(const Tensor& a, const Tensor& b) {
@@ -149,98 +136,6 @@ TEST_CASE("safetensors: unusual but valid files") {
   CHECK(same_bytes(file.tensors[2].second, tensor<uint8_t>({4, 5})));
   save_safetensors(folder.file("empty"), {});
   CHECK(read_bytes(folder.file("empty")) == file_of("{}      "));
-}
-
-TEST_CASE("safetensors: errors about malformed files give the reason") {
-  const TemporaryFolder folder;
-  const auto refuses = [&](const std::string& bytes, const std::string& message) {
-    CAPTURE(message);
-    write_bytes(folder.file("x"), bytes);
-    CHECK_THROWS_WITH_AS(
-        load_safetensors(folder.file("x")),
-        ("load_safetensors: expected " + message + "; in '" + folder.file("x") + "'").c_str(),
-        FormatError);
-  };
-  const auto refuses_entry = [&](const std::string& text, size_t data, const std::string& message) {
-    refuses(file_of("{" + text + "}", data), message);
-  };
-  refuses("", "a file of at least 8 bytes, got 0");
-  refuses("1234567", "a file of at least 8 bytes, got 7");
-  refuses(prefix(100'000'001) + "{}", "a header of at most 100000000 bytes, got 100000001");
-  refuses(prefix(~uint64_t{0}) + "{}",
-          "a header of at most 100000000 bytes, got 18446744073709551615");
-  refuses(prefix(3) + "{}", "a header of 3 bytes, got only 2 bytes after its length");
-  refuses(prefix(0), "a header that begins with '{', got something else");
-  refuses(file_of("[]"), "a header that begins with '{', got something else");
-  refuses(file_of(" {}"), "a header that begins with '{', got something else");
-
-  refuses_entry("\"__metadata__\":{\"k\":1}", 0, "strings in __metadata__, got {\"k\":1}");
-  refuses_entry("\"__metadata__\":[]", 0, "strings in __metadata__, got []");
-  refuses_entry("\"x\":3", 0, "dtype, shape and data_offsets for 'x', got 3");
-  refuses_entry("\"x\":{\"dtype\":\"F32\",\"shape\":[]}", 0,
-                "dtype, shape and data_offsets for 'x', got {\"dtype\":\"F32\",\"shape\":[]}");
-  refuses_entry(entry("x", "F31", "[1]", "[0,4]"), 4, "a known dtype for 'x', got 'F31'");
-  refuses_entry("\"x\":{\"dtype\":4,\"shape\":[],\"data_offsets\":[0,4]}", 4,
-                "a dtype name for 'x', got 4");
-
-  refuses_entry(entry("x", "F32", "[-1]", "[0,4]"), 4,
-                "a shape of non-negative integers for 'x', got [-1]");
-  refuses_entry(entry("x", "F32", "[1.0]", "[0,4]"), 4,
-                "a shape of non-negative integers for 'x', got [1.0]");
-  refuses_entry(entry("x", "F32", "1", "[0,4]"), 4,
-                "a shape of non-negative integers for 'x', got 1");
-  refuses_entry(entry("x", "F32", "[4294967296,4294967296]", "[0,0]"), 0,
-                "a shape below 2^63 bytes for 'x', got [4294967296,4294967296]");
-  refuses_entry(entry("x", "F64", "[2305843009213693952]", "[0,0]"), 0,
-                "a shape below 2^63 bytes for 'x', got [2305843009213693952]");
-  refuses_entry(entry("x", "U8", "[18446744073709551615]", "[0,0]"), 0,
-                "a shape below 2^63 bytes for 'x', got [18446744073709551615]");
-
-  refuses_entry(entry("x", "F32", "[1]", "[0]"), 4,
-                "two non-negative data_offsets for 'x', got [0]");
-  refuses_entry(entry("x", "F32", "[1]", "[-4,0]"), 4,
-                "two non-negative data_offsets for 'x', got [-4,0]");
-  refuses_entry(entry("x", "F32", "[1]", "[0,4.0]"), 4,
-                "two non-negative data_offsets for 'x', got [0,4.0]");
-  refuses_entry(entry("x", "F32", "[1]", "[4,0]"), 4,
-                "data_offsets that do not decrease for 'x', got [4,0]");
-  refuses_entry(entry("x", "F32", "[3]", "[0,8]"), 8,
-                "12 bytes for 'x', got data_offsets [0,8] of 8 bytes");
-
-  refuses_entry(entry("x", "F32", "[1]", "[4,8]"), 8, "data of 'x' to begin at 0, got 4: a hole");
-  refuses_entry(entry("x", "U8", "[2]", "[0,2]") + "," + entry("y", "U8", "[2]", "[3,5]"), 5,
-                "data of 'y' to begin at 2, got 3: a hole");
-  refuses_entry(entry("x", "U8", "[2]", "[0,2]") + "," + entry("y", "U8", "[2]", "[1,3]"), 3,
-                "data of 'y' to begin at 2, got 1: an overlap");
-  refuses_entry(entry("x", "F32", "[1]", "[0,4]"), 5, "tensors that end with the data at 5, got 4");
-  refuses_entry(entry("x", "F32", "[1]", "[0,4]"), 3, "tensors that end with the data at 3, got 4");
-  refuses_entry(entry("x", "F32", "[1000000000000]", "[0,4000000000000]"), 8,
-                "tensors that end with the data at 8, got 4000000000000");
-  refuses(file_of("{}", 1), "tensors that end with the data at 1, got 0");
-  refuses_entry(entry("x", "U8", "[]", "[0,1]") + "," + entry("x", "U8", "[]", "[1,2]"), 2,
-                "distinct keys, got 'x' twice");
-  refuses_entry("\"x\":{\"dtype\":\"U8\",\"shape\":[],\"shape\":[],\"data_offsets\":[0,1]}", 1,
-                "distinct keys, got 'shape' twice");
-  refuses_entry("\"__metadata__\":{\"k\":\"\",\"k\":\"\"}", 0, "distinct keys, got 'k' twice");
-
-  const std::string boolean = "{" + entry("x", "BOOL", "[2]", "[0,2]") + "}";
-  refuses(prefix(boolean.size()) + boolean + "\x01\x02", "bytes of 0 and 1 in 'x', got 2");
-}
-
-TEST_CASE("safetensors: broken JSON and broken UTF-8 are refused") {
-  const TemporaryFolder folder;
-  for (const char* header :
-       {"{", "{}{}", "{\"x\":}", "{\"\xff\":{}}", "{\"__metadata__\":{\"k\":\"\xc3\"}}",
-        "{\"__metadata__\":{\"k\":\"\xed\xa0\x80\"}}", "{}\n// comment"}) {
-    CAPTURE(header);
-    write_bytes(folder.file("x"), file_of(header));
-    CHECK_THROWS_WITH_AS(
-        load_safetensors(folder.file("x")),
-        doctest::Contains("load_safetensors: expected a header of UTF-8 JSON, got "), FormatError);
-  }
-  const std::string deep = "{\"x\":" + std::string(100'000, '[');
-  write_bytes(folder.file("x"), file_of(deep));
-  CHECK_THROWS_AS(load_safetensors(folder.file("x")), FormatError);
 }
 
 TEST_CASE("safetensors: a damaged file is read or gives a typed error") {

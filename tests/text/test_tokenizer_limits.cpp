@@ -109,3 +109,9 @@ TEST_CASE("tokenizers: decoders replace and strip in long tokens in linear time"
   CHECK(tokens(text::token_decoders::metaspace("a", true)) == 0);
   CHECK(tokens(text::token_decoders::metaspace("aa", false)) == 1 << 19);
 }
+
+TEST_CASE("tokenizers: nothing hides behind a byte of 0") {
+  const std::string json = R"({"model":{"vocab":{"a":0},"merges":[]}})";
+  expect_error<FormatError>("Tokenizer: expected JSON, got a byte of 0",
+                            [&] { Tokenizer::from_json(json + '\0' + "{"); });
+}
