@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "../support/expect_error.h"
+#include "../support/gguf_bytes.h"
 #include "../support/temporary_folder.h"
 
 using namespace sash;
@@ -24,47 +25,6 @@ const std::string kBlocks = SASH_TEST_PARITY "/blocks.gguf";
 std::string read_bytes(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
-}
-
-/// A file built field by field.
-struct Bytes {
-  std::string text;
-
-  template <class T>
-  Bytes& add(T value) {
-    text.append(reinterpret_cast<const char*>(&value), sizeof value);
-    return *this;
-  }
-  Bytes& name(const std::string& value) {
-    add(uint64_t{value.size()});
-    text += value;
-    return *this;
-  }
-  Bytes& start(uint64_t tensors, uint64_t keys, uint32_t version = 3) {
-    text += "GGUF";
-    return add(version).add(tensors).add(keys);
-  }
-  Bytes& entry(const std::string& key, const std::vector<uint64_t>& extents, uint32_t format,
-               uint64_t offset) {
-    name(key).add(static_cast<uint32_t>(extents.size()));
-    for (const uint64_t extent : extents) add(extent);
-    return add(format).add(offset);
-  }
-  Bytes& pad(size_t bytes = 0) {
-    text.resize((text.size() + 31) / 32 * 32 + bytes);
-    return *this;
-  }
-};
-
-std::string error_of(const std::string& bytes) {
-  static const TemporaryFolder folder;
-  const std::string path = folder.file("x.gguf");
-  std::filesystem::remove(path);
-  std::ofstream(path, std::ios::binary) << bytes;
-  const std::string error = thrown_by([&] { GgufFile(path).tensors({.device = kCPU}); });
-  const std::string place = "; in '" + path + "'";
-  const size_t at = error.find(place);
-  return at == std::string::npos ? error : error.substr(0, at);
 }
 
 }  // namespace
@@ -138,11 +98,11 @@ TEST_CASE("gguf: a file cut off anywhere is a FormatError") {
   const size_t end = 5744;  // padding follows
   for (size_t length = 0; length < end; length += length < 1200 ? 1 : 97) {
     CAPTURE(length);
-    CHECK(error_of(whole.substr(0, length)).starts_with("FormatError: GgufFile: "));
+    CHECK(gguf_error(whole.substr(0, length)).starts_with("FormatError: GgufFile: "));
   }
-  CHECK(error_of(whole.substr(0, 3)) ==
+  CHECK(gguf_error(whole.substr(0, 3)) ==
         "FormatError: GgufFile: expected a file that begins with 'GGUF', got another");
-  CHECK(error_of(whole.substr(0, 5400)).find("bytes of 'q6_k', got only ") != std::string::npos);
+  CHECK(gguf_error(whole.substr(0, 5400)).find("bytes of 'q6_k', got only ") != std::string::npos);
 }
 
 TEST_CASE("gguf: damaged bytes are an error or other values, never worse") {
@@ -150,76 +110,17 @@ TEST_CASE("gguf: damaged bytes are an error or other values, never worse") {
   for (size_t at = 0; at < 1600; ++at) {
     std::string damaged = whole;
     damaged[at] = static_cast<char>(damaged[at] ^ (1 << (at % 8)));
-    const std::string error = error_of(damaged);
+    const std::string error = gguf_error(damaged);
     CHECK((error == "nothing was thrown" || error.starts_with("FormatError: GgufFile: ") ||
            error.starts_with("NotImplemented: GgufFile: ")));
   }
 }
 
-TEST_CASE("gguf: what is wrong is named") {
-  const auto one = [](const std::vector<uint64_t>& extents, uint32_t format, uint64_t offset,
-                      size_t bytes) {
-    return error_of(Bytes().start(1, 0).entry("w", extents, format, offset).pad(bytes).text);
-  };
-  CHECK(one({2}, 0, 0, 8) == "nothing was thrown");
-  CHECK(one({2}, 0, 0, 7) ==
-        "FormatError: GgufFile: expected 8 bytes of 'w', got only 7 before the end of the file");
-  CHECK(one({2}, 0, 32, 40) ==
-        "FormatError: GgufFile: expected elements of 'w' at offset 0, got 32");
-  CHECK(one({16, 2}, 2, 0, 40) ==
-        "FormatError: GgufFile: expected rows of whole blocks of 32 for 'w', got shape [2, 16]");
-  CHECK(one({32}, 20, 0, 40) ==
-        "NotImplemented: GgufFile: 'w' has format IQ4_NL, which sash does not read");
-  CHECK(one({uint64_t{1} << 40, uint64_t{1} << 40}, 0, 0, 8) ==
-        "FormatError: GgufFile: expected fewer than 2^60 elements of 'w', got more");
-  CHECK(one({1, 1, 1, 1, 1, 1, 1, 1, 1}, 0, 0, 8) ==
-        "NotImplemented: GgufFile: 'w' has 9 axes, and sash has at most 8");
-  CHECK(error_of(Bytes().start(0, 0).text) == "nothing was thrown");
-  CHECK(error_of(Bytes().start(0, 0, 1).text) ==
-        "NotImplemented: GgufFile: the file is of version 1; sash reads 2 and 3");
-  CHECK(error_of(Bytes().start(0, 0, 4).text) ==
-        "FormatError: GgufFile: expected version 2 or 3, got 4");
-  CHECK(error_of(Bytes().start(0, 0, 3u << 24).text) ==
-        "NotImplemented: GgufFile: the file is big-endian");
-  CHECK(error_of(Bytes().start(uint64_t{1} << 60, 0).text) ==
-        "FormatError: GgufFile: expected a file that holds 1152921504606846976 tensors and 0 keys, "
-        "got 24 bytes");
-  CHECK(error_of(Bytes().start(0, 1).name("k").add(uint32_t{13}).pad(9).text) ==
-        "FormatError: GgufFile: expected a type from 0 to 12 for metadatum 'k', got 13");
-  CHECK(error_of(Bytes().start(0, 1).name("k").add(uint32_t{7}).add(uint8_t{2}).pad(9).text) ==
-        "FormatError: GgufFile: expected a bool of 0 or 1 for metadatum 'k', got 2");
-  CHECK(error_of(Bytes().start(0, 1).name("k").add(uint32_t{8}).add(uint64_t{99}).text) ==
-        "FormatError: GgufFile: expected 99 bytes of metadatum 'k', got only 0 before the end of "
-        "the file");
-  CHECK(error_of(Bytes()
-                     .start(0, 2)
-                     .name("k")
-                     .add(uint32_t{0})
-                     .add('a')
-                     .name("k")
-                     .add(uint32_t{0})
-                     .add('b')
-                     .text) == "FormatError: GgufFile: expected distinct keys, got 'k' twice");
-  CHECK(error_of(Bytes().start(2, 0).entry("w", {2}, 0, 0).entry("w", {2}, 0, 32).pad(40).text) ==
-        "FormatError: GgufFile: expected distinct tensors, got 'w' twice");
-  CHECK(
-      error_of(
-          Bytes().start(0, 1).name("general.alignment").add(uint32_t{4}).add(uint32_t{24}).text) ==
-      "FormatError: GgufFile: expected general.alignment of a power of 2 up to 2^20, got 24");
-  CHECK(error_of(Bytes().start(0, 1).name("general.alignment").add(uint32_t{8}).name("32").text) ==
-        "FormatError: GgufFile: expected a uint32 for 'general.alignment', got a string");
-  CHECK(error_of("PK\3\4") ==
-        "FormatError: GgufFile: expected a file that begins with 'GGUF', got a zip archive; if it "
-        "is PyTorch's or NumPy's, save it as safetensors");
-  expect_error<IoError>("GgufFile: cannot open '/no/file': No such file or directory",
-                        [] { GgufFile("/no/file"); });
-}
-
 TEST_CASE("gguf: arrays of each number, and of bools") {
   const TemporaryFolder folder;
   const std::string path = folder.file("x.gguf");
-  Bytes bytes;
-  const auto array = [&](const std::string& key, uint32_t type, auto... values) -> Bytes& {
+  GgufBytes bytes;
+  const auto array = [&](const std::string& key, uint32_t type, auto... values) -> GgufBytes& {
     bytes.name(key).add(uint32_t{9}).add(type).add(uint64_t{sizeof...(values)});
     (bytes.add(values), ...);
     return bytes;
@@ -240,13 +141,13 @@ TEST_CASE("gguf: arrays of each number, and of bools") {
   CHECK(file.list<uint64_t>("u64") == std::vector<uint64_t>{UINT64_MAX});
   CHECK(file.list<double>("none").empty());
 
-  bytes = Bytes();
+  bytes = GgufBytes();
   bytes.start(0, 1);
-  CHECK(error_of(array("b", 7, uint8_t{1}, uint8_t{2}).text) ==
+  CHECK(gguf_error(array("b", 7, uint8_t{1}, uint8_t{2}).text) ==
         "FormatError: GgufFile: expected a bool of 0 or 1 for metadatum 'b', got 2");
-  bytes = Bytes();
+  bytes = GgufBytes();
   bytes.start(0, 1).name("k").add(uint32_t{9}).add(uint32_t{11}).add(uint64_t{1} << 61).pad(64);
-  CHECK(error_of(bytes.text)
+  CHECK(gguf_error(bytes.text)
             .starts_with("FormatError: GgufFile: expected 2305843009213693952 elements of "
                          "metadatum 'k', got only "));
 }
@@ -255,7 +156,7 @@ TEST_CASE("gguf: an array of bytes takes about as much memory as in the file") {
   const TemporaryFolder folder;
   const std::string path = folder.file("x.gguf");
   constexpr size_t kBytes = 8 << 20;
-  Bytes bytes;
+  GgufBytes bytes;
   bytes.start(0, 1).name("k").add(uint32_t{9}).add(uint32_t{0}).add(uint64_t{kBytes});
   bytes.text.append(kBytes, 'x');
   std::ofstream(path, std::ios::binary) << bytes.text;
@@ -274,7 +175,7 @@ TEST_CASE("gguf: a file that is made shorter is an IoError") {
   const std::string path = folder.file("x.gguf");
   for (const uint32_t format : {0u, 8u}) {  // F32, Q8_0
     const uint64_t extent = 1 << 20;
-    Bytes bytes;
+    GgufBytes bytes;
     bytes.start(1, 0)
         .entry("w", {extent}, format, 0)
         .pad(format == 0 ? 4 * extent : extent / 32 * 34);
@@ -289,7 +190,7 @@ TEST_CASE("gguf: a file that is made shorter is an IoError") {
 TEST_CASE("gguf: a header that changes while it is read is read or an error") {
   const TemporaryFolder folder;
   const std::string path = folder.file("x.gguf");
-  Bytes bytes;
+  GgufBytes bytes;
   bytes.start(0, 1).name("k").add(uint32_t{9}).add(uint32_t{8}).add(uint64_t{20'000});
   for (int i = 0; i < 20'000; ++i) bytes.name("word");
   std::ofstream(path, std::ios::binary) << bytes.text;
@@ -311,11 +212,11 @@ TEST_CASE("gguf: a header that changes while it is read is read or an error") {
 
 TEST_CASE("gguf: 100,000 tensors and keys") {
   constexpr uint64_t kCount = 100'000;
-  Bytes bytes;
+  GgufBytes bytes;
   bytes.start(kCount, kCount);
   for (uint64_t i = 0; i < kCount; ++i) {
     bytes.name("k" + std::to_string(i)).add(uint32_t{0}).add('x');
   }
   for (uint64_t i = 0; i < kCount; ++i) bytes.entry("w" + std::to_string(i), {0}, 0, 0);
-  CHECK(error_of(bytes.pad().text) == "nothing was thrown");
+  CHECK(gguf_error(bytes.pad().text) == "nothing was thrown");
 }
