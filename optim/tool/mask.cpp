@@ -44,15 +44,18 @@ void print_mask(const MaskChoice& choice) {
     const int64_t width = std::min(kPictureWidth, terminal_columns(kPictureWidth));
     std::printf("%s\n", sash::mask_picture(mask, n, n, width).c_str());
   }
-  const auto tokens = static_cast<double>(n), visible = static_cast<double>(counts.visible_pairs);
+  const int64_t side = (n + 63) / 64, heads = counts.all_blocks / (side * side);
+  const double queries = static_cast<double>(n) * static_cast<double>(heads);
+  const double pairs = queries * static_cast<double>(n);
+  const auto visible = static_cast<double>(counts.visible_pairs);
   const auto fixed = [](double value, int digits) {
     return sash::to_text(value, std::chars_format::fixed, digits);
   };
-  print_line(mask.to_string() + ", " + std::to_string(n) + " tokens");
-  print_line("visible  " + sash::grouped(counts.visible_pairs) + " of " +
-             sash::with_prefix(tokens * tokens) + " pairs (" +
-             fixed(percent(visible, tokens * tokens), 2) + " %), " + fixed(visible / tokens, 1) +
-             " keys a query");
+  print_line(mask.to_string() + ", " + std::to_string(n) + " tokens" +
+             (heads > 1 ? ", " + sash::grouped(heads) + " heads" : ""));
+  print_line("visible  " + sash::grouped(counts.visible_pairs) + " of " + sash::with_prefix(pairs) +
+             " pairs (" + fixed(percent(visible, pairs), 2) + " %), " +
+             fixed(visible / queries, 1) + " keys a query");
   print_line("work     " + sash::grouped(counts.listed_blocks) + " of " +
              sash::grouped(counts.all_blocks) + " blocks of 64 x 64 (" +
              fixed(100 * counts.share_of_dense(), 2) + " %), " + sash::grouped(counts.full_blocks) +

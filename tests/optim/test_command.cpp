@@ -312,6 +312,9 @@ TEST_CASE("command mask: picture, counts and SVG") {
       {"caches   hold the first 4 and the last 256 tokens in decoders, which hide later keys; "
        "alone, this mask shows some\n"});
   check_has(run({"mask", "symmetric_window:8"}).out, {"hold the last 9 tokens in decoders"});
+  // A dilation for each head.
+  check_has(run({"mask", "dilated_window:1,0,1,2", "--tokens", "4"}).out,
+            {"4 tokens, 2 heads", "13 of 32 pairs (40.62 %), 1.6 keys a query"});
   const Ended wrong = run({"mask", "windows:3"});
   CHECK(wrong.code == 1);
   check_has(wrong.err, {"error: attention_mask: expected", "windows:3"});
