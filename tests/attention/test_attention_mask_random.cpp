@@ -1,5 +1,5 @@
 // Random mask expressions, over any lengths and with any parameters, against plain loops over
-// pairs.
+// pairs. SASH_RANDOM_COUNT sets how many, SASH_RANDOM_SEED the seed.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -18,10 +18,9 @@ using namespace sash::testing;
 
 namespace {
 
-int rounds(int count) {
-  if (std::getenv("SASH_LONG_TESTS")) return 50 * count;
-  return short_tests() ? count / 10 : count;
-}
+constexpr uint64_t kFew = 400;
+
+uint64_t rounds() { return random_count(kFew, 50 * kFew, 10); }
 
 MaskShape random_shape(RandomNumbers& random, int64_t longest) {
   const std::vector<int64_t> edges{0, 1, 2, 3, 63, 64, 65, 127, 128, 129};
@@ -78,11 +77,11 @@ Array random_array(RandomNumbers& random, const Shape& shape) {
   return generate(shape, [&](const Index&) { return 2 * random.uniform() - 1; });
 }
 
-bool near(const Tensor& found, const Array& expected) {
+bool near(const Tensor& found, const std::vector<double>& expected) {
   const std::vector<double> x = found.to_vector<double>();
-  REQUIRE(x.size() == expected.values.size());
+  REQUIRE(x.size() == expected.size());
   for (size_t i = 0; i < x.size(); ++i) {
-    if (x[i] != expected.values[i] && !(std::abs(x[i] - expected.values[i]) < 1e-11)) return false;
+    if (x[i] != expected[i] && !(std::abs(x[i] - expected[i]) < 1e-11)) return false;
   }
   return true;
 }
@@ -99,24 +98,44 @@ void check_attention(RandomNumbers& random, const NamedMask& mask, const MaskSha
   problem.sees = mask.sees;
   const AttentionAnswer answer = solve(problem);
   const AttentionResults found = run_attention(problem, mask.mask, DType::float64, device);
-  CHECK(near(found.out, answer.out));
-  CHECK(near(found.lse, answer.lse));
-  CHECK(near(found.dq, answer.dq));
-  CHECK(near(found.dk, answer.dk));
-  CHECK(near(found.dv, answer.dv));
-  CHECK(near(found.drelative, answer.drelative));
+  CHECK(near(found.out, answer.out.values));
+  CHECK(near(found.lse, answer.lse.values));
+  CHECK(near(found.dq, answer.dq.values));
+  CHECK(near(found.dk, answer.dk.values));
+  CHECK(near(found.dv, answer.dv.values));
+  CHECK(near(found.drelative, answer.drelative.values));
+}
+
+// Fused kernels against the same function from plain ops, results and gradients.
+void check_composite(RandomNumbers& random, const NamedMask& mask, const MaskShape& s) {
+  const auto leaf = [&](const Shape& shape) {
+    return tensor(random_array(random, shape).values, shape,
+                  {.dtype = DType::float64, .device = kCPU, .requires_grad = true});
+  };
+  const std::vector<Tensor> inputs{leaf({s.batch, s.heads, s.queries, 3}),
+                                   leaf({s.batch, s.heads, s.keys, 3}),
+                                   leaf({s.batch, s.heads, s.keys, 2})};
+  const Tensor g = leaf({s.batch, s.heads, s.queries, 2}).detach();
+  const AttentionOptions options{.mask = mask.mask, .softcap = random.below(2) == 0 ? 0.0 : 2.0};
+  const Tensor fused = attention(inputs[0], inputs[1], inputs[2], options);
+  const Tensor plain = composite::attention(inputs[0], inputs[1], inputs[2], options, {}).out;
+  const auto same = [](const Tensor& a, const Tensor& b) { return near(a, b.to_vector<double>()); };
+  CHECK(same(fused, plain));
+  const std::vector<Tensor> first = grad({fused}, inputs, {g}), second = grad({plain}, inputs, {g});
+  for (size_t i = 0; i < inputs.size(); ++i) CHECK(same(first[i], second[i]));
 }
 
 void check_expressions(Device device) {
-  RandomNumbers random(41);
+  RandomNumbers random(random_seed(41));
   draw_extremes(true);
-  for (int round = 0; round < rounds(400); ++round) {
+  for (uint64_t round = 0; round < rounds(); ++round) {
     const MaskShape s = random_shape(random, 30);
     const NamedMask mask = random_mask(random, s, device, 2);
     CAPTURE(round);
     CAPTURE(mask.mask.to_string());
     CAPTURE(to_string(Shape{s.batch, s.heads, s.queries, s.keys}));
     check_attention(random, mask, s, device);
+    if (device.is_cpu()) check_composite(random, mask, s);
   }
   draw_extremes(false);
 }
@@ -124,9 +143,9 @@ void check_expressions(Device device) {
 }  // namespace
 
 TEST_CASE("random masks: to_dense, statistics and picture agree with the definitions") {
-  RandomNumbers random(40);
+  RandomNumbers random(random_seed(40));
   draw_extremes(true);
-  for (int round = 0; round < rounds(400); ++round) {
+  for (uint64_t round = 0; round < rounds(); ++round) {
     const MaskShape s = random_shape(random, 150);
     const NamedMask mask = random_mask(random, s, kCPU, 3);
     const std::vector<double> seen = defined(mask, s);

@@ -1,5 +1,6 @@
 // Graphs of random ops against plain float64 loops that carry derivatives forwards. SASH_LONG_TESTS
-// draws a hundred times as many; SASH_RANDOM_SEED sets the first seed.
+// draws a hundred times as many, SASH_RANDOM_COUNT any number; SASH_RANDOM_SEED sets the first
+// seed.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -132,9 +133,7 @@ void compare(uint64_t seed, DType dtype, Device device, Totals& totals) {
 }
 
 void compare_many(DType dtype, Device device) {
-  const char* text = std::getenv("SASH_RANDOM_SEED");
-  const uint64_t first = text ? std::strtoull(text, nullptr, 10) : 1;
-  const uint64_t count = std::getenv("SASH_LONG_TESTS") ? 30000 : short_tests() ? 60 : 300;
+  const uint64_t first = random_seed(1), count = random_count(300, 30'000, 5);
   Totals totals;
   for (uint64_t seed = first; seed < first + count; ++seed) compare(seed, dtype, device, totals);
   MESSAGE("compared ", totals.compared, " of ", count, " graphs, ", totals.compared_writes,

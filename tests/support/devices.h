@@ -89,6 +89,19 @@ std::string error_of(Device device, Call&& call) {
 
 /// Whether to be short, as memory checkers need: fewer steps, none of what only many steps show.
 inline bool short_tests() { return std::getenv("SASH_SHORT_TESTS") != nullptr; }
+/// How many random cases a test draws: SASH_RANDOM_COUNT, or else `many` with SASH_LONG_TESTS, a
+/// part of `count` in short tests, or `count`.
+inline uint64_t random_count(uint64_t count, uint64_t many, uint64_t part) {
+  if (const char* const asked = std::getenv("SASH_RANDOM_COUNT")) {
+    return std::strtoull(asked, nullptr, 10);
+  }
+  return std::getenv("SASH_LONG_TESTS") ? many : short_tests() ? count / part : count;
+}
+/// The first seed of random cases: SASH_RANDOM_SEED, or else `otherwise`.
+inline uint64_t random_seed(uint64_t otherwise) {
+  const char* const asked = std::getenv("SASH_RANDOM_SEED");
+  return asked ? std::strtoull(asked, nullptr, 10) : otherwise;
+}
 
 }  // namespace sash::testing
 
