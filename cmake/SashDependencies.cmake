@@ -84,7 +84,7 @@ if(SASH_TEXT)
   sash_compiled_dependency(utf8proc utf8proc HEADER utf8proc.h FOLDER .
     GIT https://github.com/JuliaStrings/utf8proc.git TAG v2.8.0)
 endif()
-if(SASH_EXAMPLES OR SASH_BENCHMARKS)
+if(SASH_EXAMPLES OR SASH_BENCHMARKS OR SASH_FUZZ)
   sash_dependency(CLI11 CLI11::CLI11 INCLUDE include
     URL https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.3.2.tar.gz
     HASH aac0ab42108131ac5d3344a9db0fdf25c4db652296641955720a4fbe52334e22)
