@@ -58,6 +58,8 @@ Function* next(const char* name) {
 
 // ---- what programs and libraries call -----------------------------------------------------------
 
+#pragma GCC visibility push(default)
+
 void* operator new(size_t bytes) {
   void* const block = fails(Call::allocate) ? nullptr : std::malloc(bytes > 0 ? bytes : 1);
   if (!block) throw std::bad_alloc();
@@ -105,6 +107,7 @@ extern "C" int rename(const char* from, const char* to) noexcept {
   static auto* const real = next<int(const char*, const char*)>("rename");
   return fails(Call::rename) ? (errno = EACCES, -1) : real(from, to);
 }
+#pragma GCC visibility pop
 
 namespace {
 
@@ -209,6 +212,7 @@ void each_fails(const std::string& what, Call call, const std::function<void()>&
     if (!outcome.reached) break;
     failed += outcome.failed;
   }
+  check(number > 1, what + ": no call could fail");
   std::printf("%-24s %5lld calls, %5lld of them errors\n", what.c_str(),
               static_cast<long long>(number - 1), static_cast<long long>(failed));
 }
