@@ -415,6 +415,22 @@ TEST_CASE("attention: heads that no kernel of CUDA takes are errors") {
                                [&] { attention(q, q, q); });
 }
 
+TEST_CASE("attention: layouts and bool masks of the host serve calls on a card") {
+  if (missing(kCUDA)) return;
+  const Tensor q = randn({1, 2, 128, 8}, {.device = kCUDA});
+  for (const int64_t n : {4, 128}) {
+    const Tensor of_host = gt(tril(ones({n, n}, {.device = kCPU})), 0);
+    const auto mask_of = [n](const Tensor& x) {
+      return n == 4 ? AttentionMask::block_sparse(x, 32) : AttentionMask(x);
+    };
+    const Tensor here = attention(q, q, q, {.mask = mask_of(of_host)});
+    const Tensor there = attention(q, q, q, {.mask = mask_of(of_host.to(kCUDA))});
+    CHECK((here - there).abs().max().item<float>() == 0);
+  }
+  const Tensor lengths = tensor<int32_t>({5}, {.device = kCPU});
+  CHECK_THROWS_AS(attention(q, q, q, {.mask = AttentionMask::key_lengths(lengths)}), DeviceError);
+}
+
 TEST_CASE("attention: wrong options are errors") {
   const Tensor q = zeros({2, 4, 5, 8}), k = zeros({2, 2, 7, 8});
   const auto call = [&](AttentionOptions options) {

@@ -51,6 +51,7 @@ std::vector<std::string> seeds() {
 }
 
 void run(Bytes& bytes) {
+  memory_factor = 400;  // an argument of a byte is several strings
   const bool trains = bytes.ConsumeBool();
   std::string text = bytes.ConsumeRemainingBytesAsString() + '\0';
   std::vector<std::string> arguments{"sash"};

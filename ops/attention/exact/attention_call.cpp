@@ -163,8 +163,11 @@ AttentionCall::AttentionCall(const AttentionTensors& inputs, const AttentionOpti
   check_bias(inputs, weights_shape());
   check_relative_bias(inputs, shape.heads);
   check_slopes(inputs.q, slopes);
-  for_each_part(mask.term(), [this](const MaskPart& part) { part.check_meaning(shape); });
-  for (const Tensor& tensor : mask_tensors()) check_same_device(kAttention, inputs.q, tensor);
+  for_each_part(mask.term(), [&](const MaskPart& part) {
+    part.check_meaning(shape);
+    if (!part.is_data()) return;  // the host reads the tensors, on any device
+    for (const Tensor& tensor : part.tensors()) check_same_device(kAttention, inputs.q, tensor);
+  });
 }
 
 void AttentionCall::draw_dropout(Device device) {
