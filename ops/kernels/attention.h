@@ -33,7 +33,7 @@ struct AttentionParams {
   const TensorView* bias = nullptr;           ///< [B, H, S_q, S_k] by strides, dtype of q, or null
   const TensorView* relative_bias = nullptr;  ///< C [H, 2 R + 1] by strides, or null
   const TensorView* slopes = nullptr;         ///< ALiBi: C [H] by strides, or null
-  double dropout = 0;  ///< see `AttentionDropout`, whose rows are those of [B, H, S_q]
+  double dropout = 0;                         ///< see `AttentionDropout`; its rows are [B, H, S_q]
   PhiloxState philox;
   /// The elements that dropout keeps: the forward kernel writes them, the backward kernel reads
   /// them. uint8 [the result of `attention_kept_bytes`]. Null: both kernels draw them.

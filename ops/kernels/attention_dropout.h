@@ -43,15 +43,15 @@ class AttentionDropout {
     for (int block = 0; block < kBlocks; ++block) {
       if (skips(block)) continue;
       const PhiloxBlock random = philox<kRounds>(seed, counter + static_cast<uint64_t>(block));
-      for (int lane = 0; lane < 4; ++lane)
-        kept = compare(kept, random.lane[lane], 4 * block + lane);
+      for (int i = 0; i < 4; ++i) kept = compare(kept, random.lane[i], 4 * block + i);
     }
     return drops_all() ? 0 : kept;
   }
 
   /// The number of rounds from which Philox4x32 passes BigCrush (Salmon et al., SC 2011).
   static constexpr int kRounds = 7;
-  /// Whether the bits of `block` and those below decide nothing, because those of T are 0.
+  /// Whether all bits of T in `block` and in the blocks before it are 0. Then the same bits of R
+  /// decide nothing.
   SASH_HOST_DEVICE bool skips(int block) const { return dropped_ % (16u << 4 * block) == 0; }
   /// From R >= T in the bits below `bit` to the same with bit `bit`, of which `random` is R's.
   SASH_HOST_DEVICE uint32_t compare(uint32_t kept, uint32_t random, int bit) const {

@@ -229,8 +229,6 @@ void attention_block_rows(KernelContext&, const kernels::AttentionInputs&, kerne
   query_rows = kRows;
 }
 
-}  // namespace
-
 void attention_dropout(KernelContext&, View kept, PhiloxState state, double p) {
   const kernels::AttentionDropout drop(p);
   const uint64_t start = (state.base ? *state.base : 0) + state.offset;
@@ -244,6 +242,8 @@ void attention_dropout(KernelContext&, View kept, PhiloxState state, double p) {
     }
   });
 }
+
+}  // namespace
 
 void register_attention() {
   kernels::attention_block_rows.set(DeviceType::cpu, attention_block_rows);

@@ -73,7 +73,8 @@ class CachingAllocator {
   /// throws, no capture has begun.
   void begin_capture(cudaStream_t stream);
   /// Ends the capture of `stream`. Null if none had begun. The graph's memory stays allocated until
-  /// `release`. `*recorded` and `*status` are those of `cudaStreamEndCapture`.
+  /// `release`. Sets `*recorded` and `*status` to the graph and the status of
+  /// `cudaStreamEndCapture`.
   Graph* end_capture(cudaStream_t stream, cudaGraph_t* recorded, cudaError_t* status);
   /// Call after the graph is destroyed and its work is done. Its memory goes to the stream `heir`.
   void release(Graph* graph, cudaStream_t heir);

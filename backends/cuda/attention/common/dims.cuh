@@ -70,7 +70,7 @@ struct AttentionDims {
     }
   }
 
-  /// Which of 32 weights dropout keeps: those of keys from 32 `at` on, of row `row` in [B, H, S_q].
+  /// Bit j: whether dropout keeps the weight of key 32 at + j, of row `row` of [B, H, S_q].
   __device__ uint32_t kept_word(int64_t row, int at) const {
     const uint64_t start = (random.base ? *random.base : 0) + random.offset;
     const int64_t words = kernels::AttentionDropout::words(keys);

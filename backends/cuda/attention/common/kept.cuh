@@ -10,9 +10,10 @@
 /// for a pass, before the kernels that read them.
 namespace sash::cuda {
 
-/// The tiles of a head take `kept_span` / features times the memory of its q, k, v and out. From
-/// this multiple on, the backward pass draws them again, and from that one on kernels draw the bits
-/// of each step. These limits know no batch or heads, so that a head has the same bits in any.
+/// The tiles of a head take `kept_span` / features times the memory of its q, k, v and out. Above
+/// `kKeptSpan` times, the backward pass draws the tiles again. Above `kDrawnSpan` times there are
+/// no tiles: kernels draw the bits of each step. Neither limit depends on the number of heads, so
+/// that a head has the same bits in every batch.
 inline constexpr int64_t kKeptSpan = 2, kDrawnSpan = 4;
 
 /// Whether the kernels of a call with heads of `features` read bit tiles of at most `most` times

@@ -299,7 +299,6 @@ void launch_staged(const KernelContext& context, const Fused<T>& call) {
 template <class T, Kind kind>
 void backward_staged(const KernelContext& context, const Fused<T>& call, int width) {
   if constexpr (kind == Kind::dropout) {
-    if (width == 64) return launch_staged<WithDropout<StagedShape<T, 64>, false>>(context, call);
     launch_staged<WithDropout<StagedShape<T, 128>, false>>(context, call);
   } else if (width == 64) {
     launch_staged<StagedShape<T, 64>>(context, call);

@@ -110,7 +110,7 @@ template <class T, Kind kind>
 void backward_fused(const KernelContext& context, const Fused<T>& call);
 
 /// The alternative second kernel: writes dk, dv and the sums of dq. For tiles of 64 or 128
-/// features.
+/// features, with dropout 128.
 template <class T, Kind kind>
 void backward_staged(const KernelContext& context, const Fused<T>& call, int width);
 

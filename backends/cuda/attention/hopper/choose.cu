@@ -71,7 +71,7 @@ Passes passes_of(const AttentionDims<T>& p, int width) {
   if (width != 64 && width != 128) return Passes::two;
   if (!p.plain) {
     if (!keeps_tiles(p, width)) return Passes::two;
-    return width == 64 && !wants_staged() ? Passes::fused : Passes::staged;
+    return width == 64 ? Passes::fused : Passes::staged;
   }
   if (wants_staged()) return Passes::staged;
   const int64_t queries = p.map.query_blocks, keys = p.map.key_blocks;
