@@ -21,6 +21,12 @@ size_t utf8_size(std::string_view text) {
   return overlong || surrogate || value > 0x10FFFF ? 0 : size;
 }
 
+size_t utf8_length(std::string_view text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;  // not a later byte of a character
+  }));
+}
+
 std::string excerpt(std::string_view text, size_t most) {
   std::string cut;
   for (size_t at = 0; at < text.size();) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "../../core/quote.h"
 #include "../../core/readable.h"
 
 namespace sash::optim::plot::detail {
@@ -56,10 +57,7 @@ std::string label_of(const Axis& axis) {
 
 double width_of(std::string_view text) {
   constexpr double kLetter = 6.6;
-  const auto letters = std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;  // not a later byte of UTF-8
-  });
-  return kLetter * static_cast<double>(letters);
+  return kLetter * static_cast<double>(utf8_length(text));
 }
 
 Scale::Scale(double low, double high, bool log) : low_(low), high_(high), log_(log) {

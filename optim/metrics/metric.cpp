@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "../../core/error.h"
+#include "../../core/quote.h"
 #include "../../ops/loss/cross_entropy.h"
 #include "../../tensor/autograd/grad_mode.h"
 #include "../../tensor/factories.h"
@@ -16,12 +17,6 @@ void check_same_shape(const char* name, const Tensor& output, const Tensor& targ
   if (output.shape() == target.shape()) return;
   throw ShapeError(name, "outputs and targets of one shape",
                    to_string(output.shape()) + " and " + to_string(target.shape()));
-}
-
-size_t letters_in(const std::string& text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;  // not a later byte of UTF-8
-  }));
 }
 
 std::vector<double> numbers(const Tensor& x) {
@@ -126,7 +121,7 @@ std::string ConfusionMatrix::to_string(const std::vector<std::string>& labels,
   }
   std::vector<size_t> widths(rows[0].size());
   for (const auto& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], letters_in(row[i]));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], utf8_length(row[i]));
   }
   std::string text;
   for (size_t first = 1, end = 1; first < widths.size(); first = end) {
@@ -136,9 +131,9 @@ std::string ConfusionMatrix::to_string(const std::vector<std::string>& labels,
     }
     text += first > 1 ? "\n" : "";
     for (const auto& row : rows) {
-      text += row[0] + std::string(widths[0] - letters_in(row[0]), ' ');
+      text += row[0] + std::string(widths[0] - utf8_length(row[0]), ' ');
       for (size_t i = first; i < end; ++i) {
-        text += std::string(2 + widths[i] - letters_in(row[i]), ' ') + row[i];
+        text += std::string(2 + widths[i] - utf8_length(row[i]), ' ') + row[i];
       }
       text += '\n';
     }
