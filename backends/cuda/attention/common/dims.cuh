@@ -70,9 +70,16 @@ struct AttentionDims {
     }
   }
 
+  /// Where dropout's numbers start in the stream of the generator.
+  __device__ uint64_t draws_start() const {
+    return (random.base ? *random.base : 0) + random.offset;
+  }
+
   /// Bit j: whether dropout keeps the weight of key 32 at + j, of row `row` of [B, H, S_q].
   __device__ uint32_t kept_word(int64_t row, int at) const {
-    const uint64_t start = (random.base ? *random.base : 0) + random.offset;
+    return kept_word(draws_start(), row, at);
+  }
+  __device__ uint32_t kept_word(uint64_t start, int64_t row, int at) const {
     const int64_t words = kernels::AttentionDropout::words(keys);
     return drop.word(random.seed, kernels::AttentionDropout::counter(start, row, words, at));
   }

@@ -35,6 +35,7 @@ __global__ void __launch_bounds__(kKeptThreads)
     kept_kernel(const __grid_constant__ AttentionDims<T> p, KeptCall x) {
   const auto blocks = static_cast<int>(p.map.query_blocks);
   const TilePosition at(static_cast<int>(blockIdx.x), blocks, p.heads);
+  const uint64_t start = p.draws_start();
   const int2 listed = listed_range(p.map.by_query, p.first_row(at.b, at.h, blocks) + at.tile);
   for (int n = listed.x + warp(); n <= listed.y; n += kKeptThreads / kWarp) {
     uint32_t rows[2][2];
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(kKeptThreads)
     for (int half = 0; half < 2; ++half) {
       const int64_t row = p.row_of(at.b, at.h) + at.tile * kBlock + lane() + 32 * half;
 #pragma unroll
-      for (int part = 0; part < 2; ++part) rows[half][part] = p.kept_word(row, 2 * n + part);
+      for (int part = 0; part < 2; ++part) rows[half][part] = p.kept_word(start, row, 2 * n + part);
     }
     const int64_t tile = int64_t{p.kept_tile(blockIdx.x, n)} * kBlock;
     if (x.by_query) write(x.by_query + tile, rows);
