@@ -39,13 +39,13 @@ class AttentionDropout {
 
   /// Bit j: whether key j of the word is kept.
   SASH_HOST_DEVICE uint32_t word(uint64_t seed, uint64_t counter) const {
-    uint32_t kept = ~uint32_t{0};
+    uint32_t kept = start();
     for (int block = 0; block < kBlocks; ++block) {
       if (skips(block)) continue;
       const PhiloxBlock random = philox<kRounds>(seed, counter + static_cast<uint64_t>(block));
-      for (int i = 0; i < 4; ++i) kept = compare(kept, random.lane[i], 4 * block + i);
+      for (int i = 0; i < 4; ++i) kept = compare(kept, random.lane[i], zero(4 * block + i));
     }
-    return drops_all() ? 0 : kept;
+    return kept;
   }
 
   /// The number of rounds from which Philox4x32 passes BigCrush (Salmon et al., SC 2011).
@@ -53,13 +53,15 @@ class AttentionDropout {
   /// Whether all bits of T in `block` and in the blocks before it are 0. Then the same bits of R
   /// decide nothing.
   SASH_HOST_DEVICE bool skips(int block) const { return dropped_ % (16u << 4 * block) == 0; }
-  /// From R >= T in the bits below `bit` to the same with bit `bit`, of which `random` is R's.
-  SASH_HOST_DEVICE uint32_t compare(uint32_t kept, uint32_t random, int bit) const {
-    const uint32_t zero = (dropped_ >> bit & 1) - 1;  // all ones if T's bit is 0
+  /// The word before any bit is compared: for p = 1, no key is kept.
+  SASH_HOST_DEVICE uint32_t start() const { return dropped_ >> kBits ? 0 : ~uint32_t{0}; }
+  /// All ones if `bit` of T is 0, else 0.
+  SASH_HOST_DEVICE uint32_t zero(int bit) const { return (dropped_ >> bit & 1) - 1; }
+  /// From R >= T in the bits below one bit to the same with this bit, of which `random` is R's and
+  /// `zero` T's.
+  SASH_HOST_DEVICE static uint32_t compare(uint32_t kept, uint32_t random, uint32_t zero) {
     return (kept & random) | (zero & (kept | random));
   }
-  /// Whether p is 1.
-  SASH_HOST_DEVICE bool drops_all() const { return dropped_ >> kBits != 0; }
 
  private:
   uint32_t dropped_;  // T

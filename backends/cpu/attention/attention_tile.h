@@ -269,7 +269,7 @@ void draw_rows(const AttentionDims& dims, Index row, Index key, Index keys, T* f
     uint32_t kept[kBatch], lane[4][kBatch];
     uint64_t counter[kBatch];
     for (Index i = 0; i < kBatch; ++i) {
-      kept[i] = drop.drops_all() ? 0 : ~uint32_t{0};
+      kept[i] = drop.start();
       counter[i] = AttentionDropout::counter(start, row + i, words, at);
     }
     for (int block = 0; block < AttentionDropout::kBlocks; ++block) {
@@ -277,7 +277,7 @@ void draw_rows(const AttentionDims& dims, Index row, Index key, Index keys, T* f
         philox_batch<kBatch, AttentionDropout::kRounds>(state.seed, counter, lane);
         for (int l = 0; l < 4; ++l) {
           for (Index i = 0; i < kBatch; ++i) {
-            kept[i] = drop.compare(kept[i], lane[l][i], 4 * block + l);
+            kept[i] = drop.compare(kept[i], lane[l][i], drop.zero(4 * block + l));
           }
         }
       }

@@ -77,11 +77,9 @@ struct AttentionDims {
 
   /// Bit j: whether dropout keeps the weight of key 32 at + j, of row `row` of [B, H, S_q].
   __device__ uint32_t kept_word(int64_t row, int at) const {
-    return kept_word(draws_start(), row, at);
-  }
-  __device__ uint32_t kept_word(uint64_t start, int64_t row, int at) const {
     const int64_t words = kernels::AttentionDropout::words(keys);
-    return drop.word(random.seed, kernels::AttentionDropout::counter(start, row, words, at));
+    return drop.word(random.seed,
+                     kernels::AttentionDropout::counter(draws_start(), row, words, at));
   }
 
   /// The number of the bit tile of dropout (kept.cuh) of block n of query block `row` of [B, H,

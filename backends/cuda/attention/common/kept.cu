@@ -29,21 +29,66 @@ __device__ void write(uint64_t* tile, const uint32_t (&rows)[2][2]) {
   }
 }
 
-/// A block of threads for each query block, a warp for each of its blocks of scores.
+/// What all words of a call have in common. The kernel reads it from constant memory; it took a
+/// third of the instructions to form it for each word.
+struct WordConstants {
+  static constexpr int kRounds = kernels::AttentionDropout::kRounds;
+  uint32_t key[kRounds][2];
+  uint32_t zero[kernels::AttentionDropout::kBits];
+  uint32_t start;
+  int first = 0;  ///< block that is not skipped
+
+  WordConstants(const kernels::AttentionDropout& drop, uint64_t seed) : start(drop.start()) {
+    for (uint32_t round = 0; round < kRounds; ++round) {
+      key[round][0] = static_cast<uint32_t>(seed) + round * kPhiloxKeyStep0;
+      key[round][1] = static_cast<uint32_t>(seed >> 32) + round * kPhiloxKeyStep1;
+    }
+    for (int bit = 0; bit < kernels::AttentionDropout::kBits; ++bit) zero[bit] = drop.zero(bit);
+    while (first < kernels::AttentionDropout::kBlocks && drop.skips(first)) ++first;
+  }
+};
+
+/// A block of threads for each query block, a warp for each of its blocks of scores. A lane draws
+/// the words of two rows.
 template <class T>
 __global__ void __launch_bounds__(kKeptThreads)
-    kept_kernel(const __grid_constant__ AttentionDims<T> p, KeptCall x) {
+    kept_kernel(const __grid_constant__ AttentionDims<T> p, KeptCall x,
+                const __grid_constant__ WordConstants all) {
+  using kernels::AttentionDropout;
   const auto blocks = static_cast<int>(p.map.query_blocks);
   const TilePosition at(static_cast<int>(blockIdx.x), blocks, p.heads);
+  const int64_t first_row = p.row_of(at.b, at.h) + at.tile * kBlock + lane();
+  const int64_t words = AttentionDropout::words(p.keys);
   const uint64_t start = p.draws_start();
+  const uint64_t counters[2] = {AttentionDropout::counter(start, first_row, words, 0),
+                                AttentionDropout::counter(start, first_row + 32, words, 0)};
   const int2 listed = listed_range(p.map.by_query, p.first_row(at.b, at.h, blocks) + at.tile);
   for (int n = listed.x + warp(); n <= listed.y; n += kKeptThreads / kWarp) {
-    uint32_t rows[2][2];
+    uint32_t rows[2][2] = {{all.start, all.start}, {all.start, all.start}};
+#pragma unroll 1
+    for (int block = all.first; block < AttentionDropout::kBlocks; ++block) {
+      PhiloxBlock random[2][2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int64_t row = p.row_of(at.b, at.h) + at.tile * kBlock + lane() + 32 * half;
+      for (int i = 0; i < 4; ++i) {
+        const int in_row = (2 * n + i % 2) * AttentionDropout::kBlocks + block;
+        random[i / 2][i % 2] = philox_start(counters[i / 2] + static_cast<uint64_t>(in_row));
+      }
 #pragma unroll
-      for (int part = 0; part < 2; ++part) rows[half][part] = p.kept_word(start, row, 2 * n + part);
+      for (int round = 0; round < WordConstants::kRounds; ++round) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          philox_round(random[i / 2][i % 2], all.key[round][0], all.key[round][1]);
+        }
+      }
+#pragma unroll
+      for (int bit = 0; bit < 4; ++bit) {
+        const uint32_t zero = all.zero[4 * block + bit];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          uint32_t& kept = rows[i / 2][i % 2];
+          kept = AttentionDropout::compare(kept, random[i / 2][i % 2].lane[bit], zero);
+        }
+      }
     }
     const int64_t tile = int64_t{p.kept_tile(blockIdx.x, n)} * kBlock;
     if (x.by_query) write(x.by_query + tile, rows);
@@ -88,7 +133,7 @@ void register_attention_dropout() {
 template <class T>
 void kept_tiles(const KernelContext& context, const AttentionDims<T>& dims, const KeptCall& call) {
   launch_kernel(context, dims.batches * dims.heads * dims.map.query_blocks, kKeptThreads, 0,
-                kept_kernel<T>, dims, call);
+                kept_kernel<T>, dims, call, WordConstants(dims.drop, dims.random.seed));
 }
 
 int64_t attention_kept_bytes(const AttentionInputs& inputs, const AttentionParams& params) {
