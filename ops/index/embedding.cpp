@@ -53,10 +53,7 @@ Tensor embedding(const Tensor& weight, const Tensor& index, std::optional<int64_
   check_defined(op, weight);
   check_rank(op, weight, 2);
   check_index_tensor(op, weight, index);
-  if (index.rank() == kMaxRank) {
-    throw ShapeError(op, "an index of at most " + std::to_string(kMaxRank - 1) + " axes",
-                     to_string(index.shape()));
-  }
+  check_room_for_axis(op, index);
   const Tensor in = index.contiguous();
   check_index_values(op, in, weight.shape()[0]);
   if (padding_idx && (*padding_idx < 0 || *padding_idx >= weight.shape()[0])) {
@@ -71,8 +68,9 @@ Tensor embedding_backward(const Tensor& g, const Tensor& index, int64_t rows) {
   check_floating(op, g);
   check_min_rank(op, g, 1);
   check_index_tensor(op, g, index);
+  check_room_for_axis(op, index);
   Shape expected = index.shape();
-  if (expected.rank() < kMaxRank) expected.push_back(g.shape().back());
+  expected.push_back(g.shape().back());
   check_shape(op, g, expected);
   check_not_negative(op, "a number of rows", rows);
   const Tensor in = index.contiguous();

@@ -204,6 +204,13 @@ TEST_CASE_FIXTURE(Inputs, "wrong calls: indices") {
   expect_errors({
       {"DTypeError: embedding: expected indices of int64, got float32", [&] { embedding(x, pair); }},
       {"ShapeError: embedding: expected 2 axes, got [2]", [&] { embedding(pair, index); }},
+      {"ShapeError: embedding: expected at most 7 axes, got [1, 1, 1, 1, 1, 1, 1, 2]",
+       [&] { embedding(x, index.view({1, 1, 1, 1, 1, 1, 1, 2})); }},
+      {"ShapeError: embedding_backward: expected at most 7 axes, got [1, 1, 1, 1, 1, 1, 1, 2]",
+       [&] {
+         const Shape most{1, 1, 1, 1, 1, 1, 1, 2};
+         embedding_backward(pair.view(most), index.view(most), 3);
+       }},
       {"IndexError: embedding: expected indices in [0, 2), got -1 at [1]",
        [&] { embedding(x, tensor<int64_t>({0, -1})); }},
       {"IndexError: gather: expected indices in [-3, 3), got 3 at [0, 1]",
