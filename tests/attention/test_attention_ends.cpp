@@ -178,3 +178,34 @@ TEST_CASE_TEMPLATE("mask ends: hidden key blocks do not reach a result", On, Cpu
 TEST_CASE_TEMPLATE("mask ends: calls without keys, queries or batches", On, Cpu, Cuda) {
   if (!missing(On::device)) check_empty(On::device);
 }
+
+TEST_CASE_TEMPLATE("attention: with a dropout of 1, results and gradients are 0", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  const Operands x = random_operands(9, 12, 16, {.device = On::device, .requires_grad = true});
+  const Tensor y = attention(x.q, x.k, x.v, {.dropout = 1});
+  CHECK(all_equal(y, 0));
+  for (const Tensor& d : grad({y}, {x.q, x.k, x.v}, {x.g.detach()})) CHECK(all_equal(d, 0));
+  CHECK(all_equal(attention_probabilities(x.q, x.k, {.dropout = 1}), 0));
+}
+
+TEST_CASE_TEMPLATE("attention: later draws drop the weights that plain ops drop", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  const Operands x = random_operands(40, 70, 16, {.device = On::device});
+  const Tensor v = x.v.repeat_interleave(2, 1);
+  const AttentionOptions options{.dropout = 0.5};
+  manual_seed(5);
+  const Tensor first = attention(x.q, x.k, x.v, options);
+  const Tensor second = attention(x.q, x.k, x.v, options);
+  manual_seed(5);
+  const Tensor weights = attention_probabilities(x.q, x.k, options);
+  CHECK(relative_error(first, matmul(weights, v)) < 1e-5);
+  CHECK(relative_error(second, matmul(weights, v)) > 0.1);
+  CHECK(relative_error(second, matmul(attention_probabilities(x.q, x.k, options), v)) < 1e-5);
+}
+
+TEST_CASE("top keys: a negative scale chooses the least products") {
+  const TensorOptions host{.dtype = DType::float64, .device = kCPU};
+  const Tensor q = ones({1, 1, 1, 1}, host),
+               k = tensor({3.0, 1.0, 4.0, 1.5}, host).view({1, 1, 4, 1});
+  CHECK(top_keys(q, k, 2, {.scale = -1}).to_vector<int64_t>() == std::vector<int64_t>{1, 3});
+}

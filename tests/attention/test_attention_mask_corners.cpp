@@ -310,3 +310,39 @@ TEST_CASE("counts of many blocks a row are those of the matrix") {
     CHECK(found.all_blocks == kBlocks * kBlocks);
   }
 }
+
+TEST_CASE("a mask is compiled once per number of batches and heads that it tells apart") {
+  const auto bytes_of = [](const Mask& mask, int64_t heads) {
+    clear_mask_cache();
+    const Tensor x = zeros({2, heads, 100, 4}, {.device = kCPU});
+    attention(x, x, x, {.mask = mask});
+    return memory_stats(kCPU).masks;
+  };
+  CHECK(bytes_of(Mask::dilated_window(5, 5, 3), 1) == bytes_of(Mask::dilated_window(5, 5, 3), 8));
+  // One mask for calls of two and of three batches.
+  const Mask own =
+      Mask::predicate([](const MaskIndex& at) { return at.key == at.batch; }, {.per_batch = true});
+  const Tensor v = arange(0, 5, 1, {.dtype = DType::float64, .device = kCPU}).view({1, 1, 5, 1});
+  for (const int64_t batch : {2, 3, 2, 3}) {
+    const Tensor x = zeros({batch, 1, 5, 1}, v.options());
+    const Tensor y = attention(x, x, v.expand({batch, 1, 5, 1}), {.mask = own});
+    for (int64_t b = 0; b < batch; ++b) CHECK(all_equal(y[b], static_cast<double>(b)));
+  }
+}
+
+TEST_CASE("data that is joined to a pattern is not compiled, wherever it stands") {
+  const Tensor x = zeros({2, 1, 100, 4}, {.device = kCPU});
+  std::vector<Mask> alive;  // what a mask's data compiles to goes with the mask
+  const auto masks = [&](int32_t length) {
+    const Mask lengths =
+        Mask::key_lengths(full({2}, length, {.dtype = DType::int32, .device = kCPU}));
+    alive.push_back(Mask::causal() & (Mask::window(40, 40) & lengths));
+    attention(x, x, x, {.mask = alive.back()});
+    alive.push_back((lengths & Mask::causal()) & Mask::window(40, 40));
+    attention(x, x, x, {.mask = alive.back()});
+    return memory_stats(kCPU).masks;
+  };
+  clear_mask_cache();
+  const int64_t one = masks(50);
+  CHECK(masks(60) == one);
+}

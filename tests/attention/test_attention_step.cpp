@@ -1,6 +1,7 @@
 // A token's attention over a cache in one pass, against the same from plain ops on the CPU.
 #include <doctest/doctest.h>
 
+#include <sash/ops/attention/exact/attention.h>
 #include <sash/ops/attention/exact/attention_step.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/unary.h>
@@ -212,4 +213,26 @@ TEST_CASE("attention step: wrong calls") {
       {"IndexError" + op + "a position below the 2 of the angles, got 3",
        call(q, k, keys, position_of(3, kCPU), {.angles = {zeros({2, 4}), zeros({2, 4})}})},
   });
+}
+
+TEST_CASE_TEMPLATE("attention step: each token sees the keys within its reach", On, Cpu, Cuda) {
+  const Device device = On::device;
+  if (missing(device)) return;
+  manual_seed(6);
+  constexpr int64_t kTokens = 14, kRecent = 4, kFirst = 2;
+  const TensorOptions there{.device = device};
+  const Tensor q = randn({2, 4, kTokens, 16}, there), k = randn({2, 2, kTokens, 16}, there);
+  const Tensor v = randn({2, 2, kTokens, 16}, there);
+  const Tensor expected =
+      attention(q, k, v,
+                {.mask = (AttentionMask::window(kRecent - 1, 0) | AttentionMask::sinks(kFirst)) &
+                         AttentionMask::causal()});
+  const Tensor keys = zeros({2, 2, kRecent + kFirst, 16}, there), values = zeros_like(keys);
+  for (int64_t p = 0; p < kTokens; ++p) {
+    CAPTURE(p);
+    const auto at = [p](const Tensor& x) { return x.narrow(2, p, 1); };
+    const Tensor y = attention_step(at(q), at(k), at(v), keys, values, position_of(p, device),
+                                    {.reach = {.recent = kRecent, .first = kFirst}});
+    CHECK(relative_error(y, at(expected)) < 2e-6);
+  }
 }

@@ -175,6 +175,9 @@ TEST_CASE_FIXTURE(Inputs, "wrong calls: operators in place") {
       {"ValueError: add_: expected an element of memory for each element of the tensor, got "
        "overlapping windows of shape [3, 3]",
        [&] { Tensor y = zeros(5).unfold(0, 3, 1); y += 1; }},
+      {"ValueError: add_: expected an element of memory for each element of the tensor, got "
+       "overlapping windows of shape [1, 3, 3]",
+       [&] { Tensor y = zeros(5).unfold(0, 3, 1).expand({1, 3, 3}); y += 1; }},
   });
 }
 

@@ -43,6 +43,7 @@ TEST_CASE("block patterns: random, by a mask, by magnitude, exactly the non-zero
   CHECK_FALSE(random == BlockPattern::random(96, 160, 16, 0.25, 8));
   CHECK(BlockPattern::random(96, 160, 16, 1e-9, 7).blocks() == 1);
   CHECK(BlockPattern::random(96, 160, 16, 0, 7).blocks() == 0);
+  CHECK(BlockPattern::full(0, 160, 32).density() == 0);
   CHECK(BlockPattern::full(96, 160, 32).blocks() == 15);
   CHECK(BlockPattern::random(64, 64, 16, 0.3, 1).coordinates() ==
         Places{{1, 0}, {1, 2}, {2, 0}, {2, 3}, {3, 1}});

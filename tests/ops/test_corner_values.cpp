@@ -18,6 +18,7 @@
 #include <sash/ops/norm/softmax.h>
 #include <sash/ops/reduce/norm.h>
 #include <sash/ops/reduce/reduce.h>
+#include <sash/ops/shape/rearrange.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
 
@@ -394,4 +395,19 @@ TEST_CASE("local_dot_product: a mask leaves hidden keys alone") {
   CHECK(a.item<float>() == -5);
   a.sum().backward();
   CHECK(mask.grad().item<float>() == 0);
+}
+
+TEST_CASE("elu has the slope of its left side at 0") {
+  for (const DType dtype : {DType::float32, DType::float64}) {
+    const Tensor x = zeros({3}, {.dtype = dtype, .device = kCPU, .requires_grad = true});
+    elu(x, 0.25).sum().backward();
+    CHECK(all_equal(x.grad(), 0.25));
+  }
+}
+
+TEST_CASE("repeat never shares memory with its argument") {
+  const Tensor x = ones({2, 3}), y = repeat(x, {1, 1}), z = repeat(x, {1, 1, 1});
+  x.data<float>()[0] = 5;
+  CHECK(all_equal(y, 1));
+  CHECK(all_equal(z, 1));
 }

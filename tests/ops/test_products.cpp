@@ -50,11 +50,20 @@ TEST_CASE_TEMPLATE("products: all transposes, broadcast batches", On, Cpu, Cuda)
   struct Case {
     Shape a, b;
   };
-  const std::vector<Case> cases = {
-      {{1, 1}, {1, 1}},       {{63, 65}, {65, 64}},       {{130, 17}, {17, 33}},
-      {{5, 1}, {1, 7}},       {{1, 64}, {64, 1}},         {{3, 16, 8}, {8, 24}},
-      {{16, 8}, {3, 8, 24}},  {{2, 3, 9, 5}, {3, 5, 11}}, {{2, 1, 9, 5}, {1, 3, 5, 11}},
-      {{4, 0, 5}, {4, 5, 3}}, {{4, 2, 0}, {4, 0, 3}},     {{2, 3, 4, 65, 8}, {2, 1, 4, 8, 63}}};
+  const std::vector<Case> cases = {{{1, 1}, {1, 1}},
+                                   {{63, 65}, {65, 64}},
+                                   {{130, 17}, {17, 33}},
+                                   {{5, 1}, {1, 7}},
+                                   {{1, 64}, {64, 1}},
+                                   {{3, 16, 8}, {8, 24}},
+                                   {{16, 8}, {3, 8, 24}},
+                                   {{2, 3, 9, 5}, {3, 5, 11}},
+                                   {{2, 1, 9, 5}, {1, 3, 5, 11}},
+                                   {{4, 0, 5}, {4, 5, 3}},
+                                   {{4, 2, 0}, {4, 0, 3}},
+                                   {{2, 3, 4, 65, 8}, {2, 1, 4, 8, 63}},
+                                   // Rows a page apart, and more depth than a block has.
+                                   {{37, 2048}, {2048, 70}}};
   manual_seed(4);  // a product of one row and one column may nearly cancel
   for (const DType dtype : {DType::float32, DType::float64}) {
     // A view of random elements that are stored so, or transposed.

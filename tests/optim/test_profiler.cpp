@@ -23,6 +23,7 @@
 #include <sash/ops/loss/linear_cross_entropy.h>
 #include <sash/ops/norm/layer_norm.h>
 #include <sash/ops/reduce/reduce.h>
+#include <sash/ops/sparse/block_sparse_matmul.h>
 #include <sash/optim/adam.h>
 #include <sash/optim/captured_step.h>
 #include <sash/optim/clip.h>
@@ -179,6 +180,9 @@ TEST_CASE_TEMPLATE("profiler: products within windows and linear attention count
   CHECK(operations([&] { window_matmul(q, q.transpose(2, 3), 2); }) == 2 * 2 * 3 * 8 * 5 * 4);
   const Tensor out = linear_attention(q, q, q);
   CHECK(operations([&] { linear_attention(q, q, q); }) == 2 * 2 * 2 * 3 * 8 * 4 * 4);
+  const BlockPattern pattern = BlockPattern::from_mask(eye(2, {.dtype = DType::boolean}), 16);
+  const Tensor a = ones({5, 32}, {.device = device});
+  CHECK(operations([&] { sampled_matmul(a, a, pattern); }) == 2 * 5 * 2 * 16 * 16);
   CHECK(operations([&] { out.backward(ones_like(out)); }) == 5 * 2 * 2 * 3 * 8 * 4 * 4);
 }
 
