@@ -1,11 +1,14 @@
 // First use of the CPU backend by several threads at once. The backend is visible only when all of
-// its kernels are registered, so no thread misses a kernel or takes a composite instead.
+// its kernels are registered, so no thread misses a kernel or takes a composite instead. And wrong
+// values of variables, which are read on first use.
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <initializer_list>
 #include <memory>
 #include <thread>
@@ -13,6 +16,8 @@
 #include <vector>
 
 #include <sash/core/backend/kernel.h>
+#include <sash/core/error.h>
+#include <sash/core/parallel.h>
 #include <sash/ops/kernels/attention.h>
 #include <sash/ops/kernels/elementwise.h>
 #include <sash/ops/kernels/update_rules.h>
@@ -53,6 +58,37 @@ int child() {
   return wrong.load();
 }
 
+// In a process of its own where `variable` is `value`, `call` throws an error with `text` in it.
+bool refuses(const char* variable, const char* value, const char* text, void (*call)()) {
+  const pid_t id = fork();
+  if (id == 0) {
+    setenv(variable, value, 1);
+    try {
+      call();
+    } catch (const Error& error) {
+      if (std::strstr(error.what(), text)) std::exit(0);
+      std::printf("%s=%s: %s\n", variable, value, error.what());
+    }
+    std::exit(1);
+  }
+  int status = 1;
+  if (id > 0) waitpid(id, &status, 0);
+  return status == 0;
+}
+
+bool wrong_variables_are_refused() {
+  bool all = refuses("SASH_NUM_THREADS", "many", "a number of threads in [1, 4096], got 'many'",
+                     [] { num_threads(); });
+  all &= refuses("SASH_DEVICE", "gpu", "'auto', 'cpu', 'cuda' or 'cuda:<index>', got 'gpu'",
+                 [] { default_device(); });
+#if !defined(SASH_STATIC)
+  const auto open = [] { static_cast<void>(backend(DeviceType::cuda)); };
+  all &= refuses("SASH_CUDA_LIBRARY", "/no/such.so", "the CUDA library could not be opened", open);
+  all &= refuses("SASH_CUDA_LIBRARY", "libm.so.6", "libm.so.6 is not a sash plug-in", open);
+#endif
+  return all;
+}
+
 }  // namespace
 
 #if !defined(SASH_STATIC)
@@ -67,6 +103,7 @@ void sash::register_backend(std::unique_ptr<Backend> backend) {
 #endif
 
 int main() {
+  if (!wrong_variables_are_refused()) return 1;
   int failed = 0;
   for (int process = 0; process < kProcesses; ++process) {
     const pid_t id = fork();

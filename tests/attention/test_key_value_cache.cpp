@@ -339,6 +339,8 @@ TEST_CASE("wrong calls: caches of keys and values") {
       [] { nn::KeyValueCache(AttentionMask::window(3, 1)); });
   nn::KeyValueCache cache;
   const Tensor k = zeros({1, 2, 3, 4});
+  expect_error<ValueError>("KeyValueCache.extend: expected earlier tokens, got none",
+                           [&] { cache.extend(); });
   expect_error<ShapeError>(
       "KeyValueCache: expected keys [B, H, n, D] and values [B, H, n, D_v], got [1, 2, 3, 4] and "
       "[1, 2, 5, 4]",

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <sash/core/backend/dispatch.h>
 #include <sash/ops/attention/exact/attention.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/elementwise/compare.h>
@@ -197,6 +198,12 @@ TEST_CASE_FIXTURE(Inputs, "wrong calls: losses") {
        [&] { mse_loss(x, pair); }},
       {"DTypeError: mse_loss: expected a floating dtype, got int64", [&] { mse_loss(ints, ints); }},
   });
+}
+
+TEST_CASE("wrong calls: dtypes that a kernel does not have") {
+  expect_error<DTypeError>(
+      "op: expected float32 or float64 or float16 or bfloat16, got int64",
+      [] { dispatch_with_halves(DType::int64, "op", [](auto) {}); });
 }
 
 TEST_CASE_FIXTURE(Inputs, "wrong calls: indices") {

@@ -4,6 +4,7 @@
 #include <sash/core/error.h>
 #include <sash/nn/data/loader.h>
 #include <sash/nn/data/sequence_dataset.h>
+#include <sash/nn/data/token_dataset.h>
 #include <sash/tensor/factories.h>
 
 #include "../support/expect_error.h"
@@ -151,4 +152,27 @@ TEST_CASE("loader: only text that a loader made is a state") {
   }
   CHECK(loader.state() == state);
   loader.load_state(state);
+}
+
+TEST_CASE("datasets: single samples, and places that they do not have") {
+  const TensorOptions host{.device = kCPU};
+  const auto all = std::make_shared<nn::data::TensorDataset>(
+      nn::data::Batch{arange(0, 6, 1, host).view({3, 2}), tensor({7.0F, 8.0F, 9.0F}, host)});
+  const nn::data::Batch one = all->get(1);
+  CHECK(one[0].to_vector<float>() == std::vector<float>{2, 3});
+  CHECK(one[1].item<float>() == 8);
+  const nn::data::Subset part(all, {2, 0});
+  CHECK(part.get(0)[1].item<float>() == 9);
+  expect_errors({
+      {"IndexError: TensorDataset: expected an index in [0, 3), got 3", [&] { all->get(3); }},
+      {"IndexError: Subset: expected an index in [0, 2), got -1", [&] { part.get(-1); }},
+      {"IndexError: SequenceDataset: expected an index in [0, 1), got 1",
+       [] {
+         nn::data::SequenceDataset({{1, 2}}).get(1);
+       }},
+      {"IndexError: TokenDataset: expected an index in [0, 3), got 3",
+       [] {
+         nn::data::TokenDataset(nn::data::Tokens({1, 2, 3, 4, 5, 6, 7}), 2).get(3);
+       }},
+  });
 }

@@ -47,6 +47,7 @@ TEST_CASE("report: curves of a training, and what is added") {
   }
   report.on_warning("a < b");
   report.add_text("Sample", "if (a < b) & \xFF");
+  report.add_figure("Drawn", "<svg></svg>");
   report.add_table("Model", {"name", "parameters"}, {{"fc.weight", "64"}, {"fc.bias", "8"}});
   nn::Summary summary{.rows = {{.name = "", .type = "MLP", .output = Shape{2, 3}, .flops = 5e6}}};
   summary.rows[0].parameters = 1234;
@@ -65,8 +66,8 @@ TEST_CASE("report: curves of a training, and what is added") {
         "memory (MiB)", "<pre>if (a &lt; b) &amp; \xEF\xBF\xBD</pre>",
         "<td>fc.weight</td><td class=\"number\">64</td>",
         "<td>(model)</td><td>MLP</td><td>[2, 3]</td><td class=\"number\">1234</td>",
-        "<h2>Mask</h2>", "<h2>Layer 0</h2>", "<h2>Layer 1: 16 of 20 heads</h2>",
-        "<li>after step 100: a &lt; b</li>"}) {
+        "<h2>Mask</h2>", "<h2>Drawn</h2>\n<svg></svg>", "<h2>Layer 0</h2>",
+        "<h2>Layer 1: 16 of 20 heads</h2>", "<li>after step 100: a &lt; b</li>"}) {
     CHECK_MESSAGE(has(page, part), part);
   }
   CHECK(count(page, "<title>head ") == 3 + 16);

@@ -235,3 +235,46 @@ TEST_CASE("summary writer: one that was moved from says so") {
                  {moved, [&] { first.on_step({.step = 1}); }},
                  {moved, [&] { first.flush(); }}});
 }
+
+TEST_CASE("summary writer: the sums and the buckets of a histogram") {
+  const TemporaryFolder folder;
+  SummaryWriter writer(folder.file(""));
+  writer.add_histogram("h",
+                       tensor({-2.0, 0.5, 0.5, 4.0}, {.dtype = DType::float64, .device = kCPU}), 7);
+  writer.flush();
+  const std::string event = events_of(read(writer.path())).at(1);
+  const auto bytes_of = [](double value) {
+    std::string bytes(8, '\0');
+    std::memcpy(bytes.data(), &value, 8);
+    return bytes;
+  };
+  std::string sums;  // fields 1 to 5: least, most, number, sum, sum of squares
+  for (int field = 1; const double value : {-2.0, 4.0, 4.0, 3.0, 20.5}) {
+    sums += static_cast<char>(field++ << 3 | 1) + bytes_of(value);
+  }
+  const size_t start = event.find(sums);
+  REQUIRE(start != std::string::npos);
+  // Fields 6 and 7: packed ends of buckets and as many counts, with lengths of two bytes.
+  size_t at = start + sums.size();
+  const auto packed = [&](int field) {
+    REQUIRE(event.at(at) == static_cast<char>(field << 3 | 2));
+    const size_t size = (static_cast<unsigned char>(event.at(at + 1)) & 0x7f) |
+                        static_cast<size_t>(event.at(at + 2)) << 7;
+    std::vector<double> values(size / 8);
+    std::memcpy(values.data(), event.substr(at + 3, size).data(), size);
+    at += 3 + size;
+    return values;
+  };
+  const std::vector<double> ends = packed(6), counts = packed(7);
+  REQUIRE(counts.size() == ends.size());
+  CHECK(std::is_sorted(ends.begin(), ends.end()));
+  const auto count_at = [&](double value) {
+    return counts[static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), value) -
+                                      ends.begin())];
+  };
+  CHECK(count_at(-2) == 1);
+  CHECK(count_at(0.5) == 2);
+  CHECK(count_at(4) == 1);
+  CHECK(count_at(1) == 0);
+  CHECK(counts.front() == 0);
+}

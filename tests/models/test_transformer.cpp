@@ -4,6 +4,7 @@
 #include <sash/nn/models/transformer.h>
 #include <sash/ops/attention/exact/packed_heads.h>
 #include <sash/ops/loss/cross_entropy.h>
+#include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/autograd/gradcheck.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
@@ -316,4 +317,31 @@ TEST_CASE("wrong calls: inputs of transformers") {
                        ValueError);
   CHECK_THROWS_WITH_AS(lm.generate({1}, -1),
                        "CausalLM.generate: expected a count of at least 0, got -1", ValueError);
+}
+
+TEST_CASE("an encoder layer writes token by token what it computes at once") {
+  nn::TransformerEncoderLayer layer({.dim = 8, .heads = 2, .dropout = 0});
+  layer.to(kCPU);
+  const NoGradGuard no_grad;
+  const Tensor x = randn({2, 6, 8}, {.device = kCPU});
+  const Tensor expected = layer(x, AttentionMask::causal());
+  nn::KeyValueCache cache = layer.self_attn.new_cache(AttentionMask::causal());
+  for (int64_t i = 0; i < 6; ++i) {
+    const Tensor y = layer.forward(x.narrow(1, i, 1), cache);
+    CHECK(largest_difference(y, expected.narrow(1, i, 1)) < 1e-5);
+  }
+}
+
+TEST_CASE("a decoder layer equals its formula under masks of both attentions") {
+  nn::TransformerDecoderLayer layer({.dim = 8, .heads = 2, .dropout = 0});
+  layer.to(kCPU);
+  const TensorOptions host{.device = kCPU};
+  const Tensor x = randn({2, 5, 8}, host), memory = randn({2, 7, 8}, host);
+  const AttentionMask causal = AttentionMask::causal(), window = AttentionMask::window(3, 1);
+  const Tensor y = layer.norm1(x + layer.self_attn(x, causal));
+  const Tensor z = layer.norm2(y + (*layer.multihead_attn)(y, memory, memory, window));
+  nn::ReLU relu;
+  const Tensor expected = (*layer.norm3)(z + layer.linear2(relu(layer.linear1(z))));
+  CHECK(largest_difference(layer.forward(x, memory, causal, window), expected) < 1e-5);
+  CHECK(largest_difference(layer.forward(x, memory), expected) > 1e-3);
 }

@@ -262,3 +262,28 @@ TEST_CASE("block re-growth: the average of a block that moved begins with its ne
   average.restore();
   CHECK_THROWS_AS(average.reset(layer.weight, {12}), IndexError);
 }
+
+TEST_CASE("wrong calls: layers that are block-sparse, and those that are not") {
+  nn::BlockSparseLinear sparse(32, 32, {.density = 0.5, .block = 16});
+  nn::Linear dense(32, 32);
+  nn::Sequential model(nn::Linear(32, 32), nn::ReLU());
+  expect_errors({
+      {"ValueError: BlockSparseLinear: expected a dense layer, got a block-sparse one",
+       [&] { nn::BlockSparseLinear(sparse, BlockPattern::full(32, 32, 16)); }},
+      {"ValueError: Linear.block_sparse_weight: expected a block-sparse layer, got a dense one",
+       [&] { dense.block_sparse_weight(); }},
+      {"ValueError: in 0: sparsify: expected a weight [blocks, block, block] with the places of "
+       "its "
+       "blocks, got no weight",
+       [&] {
+         nn::sparsify(model, StateDict{{"0.weight_blocks", zeros({0, 2})}});
+       }},
+      {"ValueError: in 0: sparsify: expected a weight [blocks, block, block] with the places of "
+       "its "
+       "blocks, got [32, 32]",
+       [&] {
+         nn::sparsify(model,
+                      StateDict{{"0.weight_blocks", zeros({0, 2})}, {"0.weight", zeros({32, 32})}});
+       }},
+  });
+}

@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <cmath>
+#include <sstream>
 #include <thread>
 
 #include <sash/core/backend/kernel.h>
@@ -130,6 +132,12 @@ TEST_CASE_TEMPLATE("summary: attention counts the blocks of its mask", On, Cpu, 
     if (dense == 0) CHECK(*attends.mask_share > 0.5);
     if (dense > 0) CHECK(*attends.mask_share < dense);
     dense = *attends.mask_share;
+    std::ostringstream text;
+    text << summary;
+    CHECK(text.str() == to_string(summary));
+    const double tenths = std::round(1000 * *attends.mask_share) / 10;
+    CHECK(text.str().find(to_text(tenths, std::chars_format::fixed, 1) + " %") !=
+          std::string::npos);
   }
 }
 

@@ -162,3 +162,16 @@ TEST_CASE("added tokens: a single word has no joiner or enclosed letter beside i
   CHECK(added.split(U"\u200dw").size() == 1);
   CHECK(added.split(U"\u24b6w").size() == 1);
 }
+
+TEST_CASE("UTF-8: the part of a text that arrived in whole characters") {
+  const std::string text = "a\u00e4\u20ac\U0001f600b";
+  for (size_t n = 0; n <= text.size(); ++n) {
+    const size_t whole = whole_utf8(text.substr(0, n));
+    CHECK(whole <= n);
+    CHECK(n - whole < 4);
+    CHECK(from_utf8("test", text.substr(0, whole)).size() <= 5);
+    // The byte that follows continues a character unless all were whole.
+    CHECK((whole == n) == (n == text.size() || (text[n] & 0xc0) != 0x80));
+  }
+  CHECK(whole_utf8("ab\xff") == 3);  // no character begins with it
+}

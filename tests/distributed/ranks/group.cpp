@@ -165,4 +165,13 @@ TEST_CASE("ranks: wrong calls are refused before any rank waits") {
   CHECK_ERROR(all.all_reduce(ones({2}, {.requires_grad = true})), AutogradError,
               "Group.all_reduce: expected a tensor that does not require grad");
   CHECK_ERROR(all.split(-1), ValueError, "Group.split: expected a color of at least 0, got -1");
+  CHECK_ERROR(all.all_reduce(zeros({2}, {.dtype = DType::boolean}), ReduceOp::sum), DTypeError,
+              "Group.all_reduce: expected numbers for a sum, got bool");
+  const std::string size = std::to_string(all.size());
+  CHECK_ERROR(all.reduce_scatter_({ones({1})}), ShapeError,
+              "Group.reduce_scatter_: expected elements that " + size + " divides, got [1]");
+  CHECK_ERROR(all.all_gather_({ones({1})}), ShapeError,
+              "Group.all_gather_: expected elements that " + size + " divides, got [1]");
+  CHECK_ERROR(all.reduce_scatter(ones({1, 8})), ShapeError,
+              "Group.reduce_scatter: expected a first axis that " + size + " divides, got [1, 8]");
 }
