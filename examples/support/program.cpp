@@ -18,6 +18,8 @@
 
 namespace {
 
+constexpr int kMostArguments = 10000;
+
 int columns_of(std::FILE* terminal) {
   winsize size{};
   if (::ioctl(::fileno(terminal), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
@@ -100,6 +102,12 @@ int refuse_extras(const CLI::App& app) {
 }
 
 int parse_and_run(CLI::App& app, int argc, char** argv, const std::function<int()>& program) {
+  // Each argument costs CLI11 several strings, and a wrong one is printed with all after it.
+  if (argc - 1 > kMostArguments) {
+    std::fprintf(stderr, "error: expected at most %d arguments, got %d\n", kMostArguments,
+                 argc - 1);
+    return 1;
+  }
   try {
     app.parse(argc, argv);
     return program();

@@ -103,6 +103,18 @@ TEST_CASE("command: help, version and wrong calls") {
   CHECK(run({"mask"}).code == 1);
 }
 
+TEST_CASE("command: more than 10,000 arguments are refused") {
+  if (!is_built(kCommand)) return;
+  for (const std::string first : {"", "mask", "train"}) {
+    CAPTURE(first);
+    std::vector<std::string> arguments(first == "train" ? 10002 : 10001);
+    arguments[0] = first;
+    CHECK(run(arguments).err == "error: expected at most 10000 arguments, got 10001\n");
+    arguments.resize(first == "train" ? 10001 : 10000);
+    CHECK(run(arguments).err.find("at most") == std::string::npos);
+  }
+}
+
 TEST_CASE("command: a terminal's width breaks lines between words, and narrows pictures") {
   if (!is_built(kCommand)) return;
   const size_t columns = 36;
