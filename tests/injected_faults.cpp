@@ -3,8 +3,6 @@
 // is half written, and the same process trains on with the bits that it would have had.
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -203,11 +201,11 @@ Outcome fails_once(const std::string& what, Call call, int64_t number,
   return {reached, !error.empty()};
 }
 
-// The same for the first call, for the second, and so on, until there is no further one.
+// The same for the first call, for the next one, and so on, until there is no further one.
 void each_fails(const std::string& what, Call call, const std::function<void()>& work,
-                const std::function<bool()>& unchanged) {
+                const std::function<bool()>& unchanged, int64_t every = 1) {
   int64_t number = 1, failed = 0;
-  for (;; ++number) {
+  for (;; number += every) {
     const Outcome outcome = fails_once(what, call, number, work, unchanged);
     if (!outcome.reached) break;
     failed += outcome.failed;
@@ -215,33 +213,6 @@ void each_fails(const std::string& what, Call call, const std::function<void()>&
   check(number > 1, what + ": no call could fail");
   std::printf("%-24s %5lld calls, %5lld of them errors\n", what.c_str(),
               static_cast<long long>(number - 1), static_cast<long long>(failed));
-}
-
-// The destructor of a JSON value allocates, and an exception there ends the process. So each load
-// has a process of its own, and those that end so are counted.
-void loads_fail(const std::function<void()>& load, const std::function<bool()>& unchanged) {
-  int64_t number = 1 - kEvery, loads = 0, ended = 0;
-  for (bool more = true; more; ++loads) {
-    number += kEvery;
-    std::fflush(stdout);
-    const pid_t child = ::fork();
-    if (child == 0) {
-      ::dup2(::open("/dev/null", O_WRONLY), 2);
-      wrong = 0;
-      const bool reached = fails_once("load", Call::allocate, number, load, unchanged).reached;
-      std::fflush(stdout);
-      ::_exit(wrong > 0 ? 1 : reached ? 0 : 3);
-    }
-    int status = 0;
-    check(::waitpid(child, &status, 0) == child, "a child ends");
-    const bool aborted = WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
-    ended += aborted;
-    more = aborted || WEXITSTATUS(status) == 0;
-    check(aborted || WEXITSTATUS(status) != 1, "load, call " + std::to_string(number));
-  }
-  std::printf("%-24s %5lld calls, %5lld of them end the process\n", "load",
-              static_cast<long long>(loads - 1), static_cast<long long>(ended));
-  check(ended * 50 <= loads, "few loads end the process");
 }
 
 // Saves what is at `path` already, so that a success changes nothing either.
@@ -296,7 +267,7 @@ void train(const std::string& path, bool faults, Training& all) {
     };
     if (faults) saves_fail(path, save, same);
     save();
-    if (faults) loads_fail(load, same);
+    if (faults) each_fails("load", Call::allocate, load, same, kEvery);
     load();
   }
 }

@@ -2,7 +2,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
+#include <utility>
+#include <vector>
 
 #include "../../core/backend/backend.h"
 #include "../../core/quote.h"
@@ -65,67 +66,80 @@ std::string read_header(const FileReader& file) {
   return text;
 }
 
-// Refuses deep nesting, keys that occur twice, and long arrays, whose values would take 35 times
-// the memory of their text. Json's own callback takes a time that grows with the square of the
-// entries.
-struct HeaderCheck : nlohmann::json_sax<Json> {
-  std::vector<std::set<std::string>> keys{};  // of what is open; arrays have none
-  int arrays = 0;                             // that are open
-  int values = 0;                             // in the outermost array
+// Builds the header's JSON. Refuses deep nesting, keys that occur twice, and long arrays, whose
+// values would take 35 times the memory of their text.
+struct HeaderParser : nlohmann::json_sax<Json> {
+  Json root{};
+  std::vector<Json*> open{};  // each is the last value of the one before
+  Json* member = &root;       // of the innermost object: the value of its last key
+  int arrays = 0;             // that are open
+  int values = 0;             // in the outermost array
 
-  bool open() {
-    if (keys.size() == kMaxHeaderDepth) {
-      refuse("a header nested at most " + std::to_string(kMaxHeaderDepth) + " deep",
-             "a deeper one");
-    }
-    keys.emplace_back();
-    return true;
+  HeaderParser() = default;
+  HeaderParser(const HeaderParser&) = delete;
+  HeaderParser& operator=(const HeaderParser&) = delete;
+  ~HeaderParser() override { clear(root); }
+
+  // The destructor of a value that has others allocates, and may run because memory has ended.
+  static void clear(Json& value) noexcept {
+    if (!value.is_structured()) return;
+    for (Json& part : value) clear(part);
+    value.clear();
   }
-  bool close() {
-    keys.pop_back();
-    return true;
-  }
-  bool value() {
+
+  bool add(Json value) {
     if (arrays > 0 && ++values > kMaxArrayValues) {
       refuse("at most " + std::to_string(kMaxArrayValues) + " values in an array", "more");
     }
+    if (!open.empty() && open.back()->is_array()) {
+      open.back()->push_back(std::move(value));
+      member = &open.back()->back();
+    } else {
+      *member = std::move(value);
+    }
     return true;
   }
-  bool start_object(size_t) override { return value() && open(); }
+  bool begin(Json value) {
+    add(std::move(value));
+    if (open.size() == kMaxHeaderDepth) {
+      refuse("a header nested at most " + std::to_string(kMaxHeaderDepth) + " deep",
+             "a deeper one");
+    }
+    open.push_back(member);
+    return true;
+  }
+  bool start_object(size_t) override { return begin(Json::object()); }
   bool start_array(size_t) override {
-    value();
+    begin(Json::array());
     if (++arrays == 1) values = 0;
-    return open();
-  }
-  bool end_object() override { return close(); }
-  bool end_array() override {
-    --arrays;
-    return close();
-  }
-  bool key(std::string& key) override {
-    if (!keys.back().insert(key).second) refuse("distinct keys", in_quotes(key) + " twice");
     return true;
   }
-  bool null() override { return value(); }
-  bool boolean(bool) override { return value(); }
-  bool number_integer(int64_t) override { return value(); }
-  bool number_unsigned(uint64_t) override { return value(); }
-  bool number_float(double, const std::string&) override { return value(); }
-  bool string(std::string&) override { return value(); }
+  bool end_object() override { return open.pop_back(), true; }
+  bool end_array() override { return --arrays, open.pop_back(), true; }
+  bool key(std::string& key) override {
+    const auto [place, is_new] = open.back()->emplace(key, nullptr);
+    if (!is_new) refuse("distinct keys", in_quotes(key) + " twice");
+    member = &*place;
+    return true;
+  }
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(int64_t value) override { return add(value); }
+  bool number_unsigned(uint64_t value) override { return add(value); }
+  bool number_float(double value, const std::string&) override { return add(value); }
+  bool string(std::string& value) override { return add(std::move(value)); }
   bool binary(Json::binary_t&) override { return true; }
   bool parse_error(size_t, const std::string&, const Json::exception& error) override {
     refuse("a header of UTF-8 JSON", excerpt(error.what(), kMaxComplaint));
   }
 };
 
-Json parse_header(const std::string& text) {
+void parse_header(const std::string& text, HeaderParser& parser) {
   if (text.empty() || text.front() != '{')
     refuse("a header that begins with '{'", "something else");
   // To Json it is the end.
   if (text.find('\0') != text.npos) refuse("a header of UTF-8 JSON", "a byte of 0");
-  HeaderCheck check;
-  Json::sax_parse(text, &check);
-  return Json::parse(text);
+  Json::sax_parse(text, &parser);
 }
 
 // A dtype of the format; those without one of sash cannot be read, or only as a wider one.
@@ -270,8 +284,9 @@ Tensor read_tensor(const FileReader& file, const Entry& entry, uint64_t data_sta
 Header checked_header(const FileReader& file) {
   const std::string text = read_header(file);
   Header header{.metadata = {}, .entries = {}, .data_start = kPrefixBytes + text.size()};
-  const Json json = parse_header(text);
-  for (const auto& item : json.items()) {
+  HeaderParser parser;
+  parse_header(text, parser);
+  for (const auto& item : std::as_const(parser.root).items()) {
     if (item.key() == "__metadata__") {
       header.metadata = parse_metadata(item.value());
     } else {
