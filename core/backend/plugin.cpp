@@ -1,9 +1,12 @@
 #include "plugin.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "backend.h"
 
@@ -12,8 +15,23 @@ extern "C" const char* sash_register_cuda(uint32_t abi_version);
 #endif
 
 namespace sash::detail {
+namespace {
+
+// Whether a library ends before its last part, the headers of its sections. The loader maps such a
+// file, and the process ends where it reads what is missing.
+bool is_cut_off(const std::string& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  const auto size = static_cast<uint64_t>(file.tellg());
+  ElfW(Ehdr) header{};
+  file.seekg(0).read(reinterpret_cast<char*>(&header), sizeof header);
+  return file && std::memcmp(header.e_ident, ELFMAG, SELFMAG) == 0 &&
+         header.e_shoff + uint64_t{header.e_shnum} * header.e_shentsize > size;
+}
+
+}  // namespace
 
 std::string open_cuda_library(const std::string& path) {
+  if (is_cut_off(path)) return "the CUDA library could not be opened: " + path + " is cut off";
   // RTLD_NODELETE: kernels and error types must outlive every tensor.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!library) {

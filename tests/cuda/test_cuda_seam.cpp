@@ -104,9 +104,11 @@ TEST_CASE("cuda seam: a plug-in of another ABI is refused") {
   const auto entry = plugin_symbol<RegisterPlugin>("sash_register_cuda");
   const char* reason = entry(kPluginAbiVersion + 2);
   REQUIRE(reason);
-  CHECK(std::string(reason) == "libsash_cuda was built for plug-in ABI " +
-                                   std::to_string(kPluginAbiVersion) + ", libsash has " +
-                                   std::to_string(kPluginAbiVersion + 2));
+  const std::string text = "libsash_cuda was built for plug-in ABI " +
+                           std::to_string(kPluginAbiVersion) + ", libsash has " +
+                           std::to_string(kPluginAbiVersion + 2) + ": ";
+  CHECK(contains(reason, text));
+  CHECK(contains(reason, "/libsash_cuda.so"));
 }
 
 TEST_CASE("cuda seam: errors name a library that is missing or no plug-in") {
@@ -116,6 +118,19 @@ TEST_CASE("cuda seam: errors name a library that is missing or no plug-in") {
   CHECK(contains(reason, "the CUDA library could not be opened: " + absent));
   CHECK(detail::open_cuda_library("libm.so.6") ==
         "libm.so.6 is not a sash plug-in: it has no sash_register_cuda");
+}
+
+TEST_CASE("cuda seam: a library that is cut off is named, and the CPU works on") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("libsash_cuda.so");
+  fs::copy_file(fs::exists(plugin_file()) ? plugin_file() : libsash_file(), path);
+  for (int part = 0; part < 6; ++part) {
+    fs::resize_file(path, part < 5 ? fs::file_size(path) * 4 / 5 : 10);
+    CHECK(contains(detail::open_cuda_library(path), "the CUDA library could not be opened: " +
+                                                        path + (part < 5 ? " is cut off" : "")));
+  }
+  CHECK(contains(ask("cuda", "SASH_CUDA_LIBRARY='" + path + "'"), path));
+  CHECK(ask("auto", "SASH_CUDA_LIBRARY='" + path + "'") == "cpu");
 }
 
 TEST_CASE("cuda seam: a wrong SASH_CUDA_LIBRARY is an error, and no other place is searched") {

@@ -166,6 +166,32 @@ TEST_CASE("Trainer: what is not finite is named, and the model stays as it was")
   CHECK_MESSAGE(text.find("tensor 0 of the batch is not finite") != std::string::npos, text);
 }
 
+TEST_CASE("Trainer: after a batch with NaN, training goes on with the bits of one without") {
+  const auto train = [](bool faults) {
+    Setup setup;
+    std::vector<nn::data::Batch> batches;
+    for (int i = 0; i < 6; ++i) batches.push_back(setup.loader.next_or_restart());
+    int64_t broken = -1;
+    optim::Trainer trainer(setup.model, setup.optimizer,
+                           [&](int64_t index) {
+                             nn::data::Batch batch = batches[static_cast<size_t>(index)];
+                             if (index == broken) batch[0] = batch[0] * std::nan("");
+                             return batch;
+                           },
+                           setup.step(), {.steps = 6});
+    for (broken = faults ? 0 : 6; broken < 6; ++broken) {
+      const std::string text = message_of<ValueError>([&] { trainer.run(); });
+      const std::string where = "a finite loss at step " + std::to_string(broken + 1) +
+                                ", got nan; tensor 0 of the batch is not finite";
+      CHECK_MESSAGE(text.find(where) != std::string::npos, text);
+      CHECK(trainer.step() == broken);
+    }
+    trainer.run();
+    return setup.weights();
+  };
+  CHECK(train(true) == train(false));
+}
+
 TEST_CASE("Trainer: an update that is not made leaves the running statistics") {
   const TemporaryFolder folder;
   const auto check = [&](bool infinite, bool scaled) {

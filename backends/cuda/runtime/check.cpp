@@ -16,6 +16,8 @@ std::string failure(const char* statement, const char* file, int line, const cha
 
 }  // namespace
 
+std::atomic<int64_t> calls_to_fault = 0;
+
 void check(cudaError_t status, const char* statement, const char* file, int line) {
   if (status == cudaSuccess) return;
   cudaGetLastError();  // clears the error, so that the next launch check does not report it again
@@ -47,12 +49,13 @@ CardGuard::~CardGuard() {
 void* try_allocate(cudaError_t (*allocate)(void**, size_t), int64_t bytes) {
   const RelaxedCapture relaxed;
   void* memory = nullptr;
-  const cudaError_t status = allocate(&memory, static_cast<size_t>(bytes));
+  const cudaError_t status =
+      fails_now() ? cudaErrorMemoryAllocation : allocate(&memory, static_cast<size_t>(bytes));
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     return nullptr;
   }
-  SASH_CUDA_CHECK(status);
+  check(status, "allocate(&memory, bytes)", __FILE__, __LINE__);
   return memory;
 }
 

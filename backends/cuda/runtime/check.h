@@ -3,6 +3,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -14,6 +15,15 @@ namespace sash::cuda {
 /// The message has the statement, file, line, and the error's name and text.
 void check(cudaError_t status, const char* statement, const char* file, int line);
 void check(cublasStatus_t status, const char* statement, const char* file, int line);
+
+/// Calls until one fails in place of being made, which tests set; 0: none does.
+extern std::atomic<int64_t> calls_to_fault;
+
+inline bool fails_now() {
+  return calls_to_fault.load(std::memory_order_relaxed) > 0 && calls_to_fault.fetch_sub(1) == 1;
+}
+inline cudaError_t fault(cudaError_t) { return cudaErrorUnknown; }
+inline cublasStatus_t fault(cublasStatus_t) { return CUBLAS_STATUS_INTERNAL_ERROR; }
 
 /// Sets the calling thread's card to `index`; the destructor restores the previous one.
 class CardGuard {
@@ -53,4 +63,7 @@ void wait_stream(cudaStream_t stream, cudaStream_t other, int other_card);
 
 }  // namespace sash::cuda
 
-#define SASH_CUDA_CHECK(statement) ::sash::cuda::check((statement), #statement, __FILE__, __LINE__)
+#define SASH_CUDA_CHECK(statement)                                                          \
+  ::sash::cuda::check(                                                                      \
+      ::sash::cuda::fails_now() ? ::sash::cuda::fault(decltype(statement){}) : (statement), \
+      #statement, __FILE__, __LINE__)

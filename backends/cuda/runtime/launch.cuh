@@ -40,7 +40,8 @@ void launch_kernel(const KernelContext& context, const LaunchGrid& grid, int thr
   const CardGuard guard(context.device.index);
   kernel<<<grid.blocks, static_cast<unsigned>(threads), static_cast<size_t>(shared),
            stream_of(context)>>>(static_cast<Parameters>(arguments)...);
-  check(cudaGetLastError(), "cudaGetLastError()", grid.file, grid.line);
+  const cudaError_t launched = cudaGetLastError();
+  check(fails_now() ? fault(launched) : launched, "cudaGetLastError()", grid.file, grid.line);
 }
 
 /// The same for a kernel that may need over 48 KiB of shared memory.

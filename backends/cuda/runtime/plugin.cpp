@@ -1,4 +1,5 @@
 #include <cuda_runtime.h>
+#include <dlfcn.h>
 
 #include <exception>
 #include <memory>
@@ -11,6 +12,7 @@
 #include "../../../tensor/kernels/gradients.h"
 #include "../../../tensor/kernels/memory.h"
 #include "backend.h"
+#include "check.h"
 
 #define SASH_PLUGIN_API extern "C" __attribute__((visibility("default")))
 
@@ -45,10 +47,16 @@ std::string find_cards(int& count) {
   return "CUDA cannot be used: cudaGetDeviceCount failed with " + detail;
 }
 
+std::string file_of_this() {
+  Dl_info info{};
+  const bool known = dladdr(reinterpret_cast<const void*>(&file_of_this), &info) != 0;
+  return known && info.dli_fname ? info.dli_fname : "libsash_cuda";
+}
+
 std::string install(uint32_t abi_version) {
   if (abi_version != kPluginAbiVersion) {
     return "libsash_cuda was built for plug-in ABI " + std::to_string(kPluginAbiVersion) +
-           ", libsash has " + std::to_string(abi_version);
+           ", libsash has " + std::to_string(abi_version) + ": " + file_of_this();
   }
   int count = 0;
   if (std::string reason = find_cards(count); !reason.empty()) return reason;
@@ -82,4 +90,10 @@ SASH_PLUGIN_API const void* sash_cuda_slot_address(const char* name) {
     if (asked == known->name()) return known;
   }
   return nullptr;
+}
+
+/// For tests: of the calls of CUDA and cuBLAS from now on, the one of this number fails, without
+/// being made; 0: none. Returns how many were left to the one that was to fail before.
+SASH_PLUGIN_API int64_t sash_cuda_fail_call(int64_t number) {
+  return sash::cuda::calls_to_fault.exchange(number);
 }
