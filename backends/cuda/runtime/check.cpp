@@ -1,5 +1,6 @@
 #include "check.h"
 
+#include <limits>
 #include <string>
 
 #include "../../../core/error.h"
@@ -57,6 +58,13 @@ void* try_allocate(cudaError_t (*allocate)(void**, size_t), int64_t bytes) {
   }
   check(status, "allocate(&memory, bytes)", __FILE__, __LINE__);
   return memory;
+}
+
+unsigned block_count(int64_t blocks) {
+  if (blocks > std::numeric_limits<int32_t>::max()) {
+    throw NotImplemented("cuda", "a launch of " + std::to_string(blocks) + " blocks");
+  }
+  return static_cast<unsigned>(blocks);
 }
 
 int card_attribute(int card, cudaDeviceAttr attribute) {

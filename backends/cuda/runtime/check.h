@@ -54,6 +54,9 @@ class RelaxedCapture {
 /// capture.
 void* try_allocate(cudaError_t (*allocate)(void**, size_t), int64_t bytes);
 
+/// Of a launch; `NotImplemented` if there are more than CUDA counts, 2^31 - 1.
+unsigned block_count(int64_t blocks);
+
 /// A property of a card.
 int card_attribute(int card, cudaDeviceAttr attribute);
 

@@ -23,9 +23,9 @@ struct LaunchGrid {
   LaunchGrid(dim3 all, const char* where = __builtin_FILE(), int at = __builtin_LINE())
       : blocks(all), file(where), line(at) {}
   LaunchGrid(int64_t count, const char* where = __builtin_FILE(), int at = __builtin_LINE())
-      : LaunchGrid(dim3(static_cast<unsigned>(count)), where, at) {}
+      : LaunchGrid(dim3(block_count(count)), where, at) {}
   LaunchGrid(int64_t x, int64_t y, const char* where = __builtin_FILE(), int at = __builtin_LINE())
-      : LaunchGrid(dim3(static_cast<unsigned>(x), static_cast<unsigned>(y)), where, at) {}
+      : LaunchGrid(dim3(block_count(x), block_count(y)), where, at) {}
 
   dim3 blocks;
   const char* file;
