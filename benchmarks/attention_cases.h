@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <functional>
 #include <numeric>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -225,6 +226,53 @@ inline AttentionCases sparse_cases(Device device) {
   return cases;
 }
 
+/// In a square of `blocks` blocks, each row sees its own block and `others` random ones.
+inline Pattern own_and_random(int64_t blocks, int64_t block, int64_t others) {
+  std::vector<uint8_t> shown(static_cast<size_t>(blocks * blocks));
+  std::mt19937 random(7);
+  for (int64_t row = 0; row < blocks; ++row) {
+    uint8_t* const seen = shown.data() + row * blocks;
+    seen[row] = 1;
+    for (int64_t left = others; left > 0;) {
+      uint8_t& at = seen[random() % static_cast<uint64_t>(blocks)];
+      left -= !at;
+      at = 1;
+    }
+  }
+  const Tensor layout = tensor(shown, {blocks, blocks}).to(DType::boolean);
+  return {AttentionMask::block_sparse(layout, block), [=](const MaskIndex& at) {
+            return shown[static_cast<size_t>(at.query / block * blocks + at.key / block)] != 0;
+          }};
+}
+
+/// Packed texts of 256 to 4,096 tokens, and blocks that a layout lists, 1,024 keys a query.
+inline AttentionCases block_cases(Device device) {
+  const Usual usual(device);
+  AttentionCases cases;
+  const auto add = [&](const std::string& name, int64_t length, int64_t dim,
+                       std::function<Pattern()> pattern) {
+    cases.push_back({"blocks", name + "_s" + std::to_string(length), std::move(pattern), 1,
+                     usual.cuda ? 16 : 4, length, dim, usual.dtype});
+  };
+  const std::vector<int64_t> texts = {864,  1220, 1400, 2231, 3155, 3845, 1932, 1905, 3987, 3161,
+                                      2674, 2950, 3437, 2678, 3512, 3169, 3157, 3338, 2356, 1193,
+                                      624,  4052, 3539, 626,  2240, 680,  1610, 1};
+  for (const int64_t length :
+       usual.cuda ? std::vector<int64_t>{16384, 65536} : std::vector<int64_t>{4096}) {
+    std::vector<int64_t> lengths;
+    for (int64_t left = length; left > 0; left -= lengths.back()) {
+      lengths.push_back(std::min(left, texts[lengths.size()]));
+    }
+    add("packed_d128", length, 128, [=] { return packed_causal(lengths, device); });
+    for (const int64_t block : {128, 64}) {
+      add("blocks" + std::to_string(block) + "_d128", length, 128,
+          [=] { return own_and_random(length / block, block, 1024 / block - 1); });
+    }
+    add("blocks64_d64", length, 64, [=] { return own_and_random(length / 64, 64, 15); });
+  }
+  return cases;
+}
+
 /// One window over heads of every width that has tiles of its own.
 inline AttentionCases width_cases(Device device) {
   const Usual usual(device);
@@ -309,7 +357,7 @@ inline AttentionCases memory_cases(Device device) {
 inline AttentionCases attention_cases(Device device) {
   AttentionCases cases;
   for (const auto group : {peer_cases, scaling_cases, length_cases, dense_cases, sparse_cases,
-                           width_cases, option_cases, dropout_cases, memory_cases}) {
+                           block_cases, width_cases, option_cases, dropout_cases, memory_cases}) {
     for (AttentionCase& setup : group(device)) cases.push_back(std::move(setup));
   }
   return cases;

@@ -167,9 +167,9 @@ int main(int argc, char** argv) {
   CLI::App app("Times attention");
   std::string dtype;
   std::vector<std::string> groups, names;
-  app.add_option(
-      "--group", groups,
-      "peers (the default), scaling, lengths, dense, sparse, widths, options, dropout, memory");
+  app.add_option("--group", groups,
+                 "peers (the default), scaling, lengths, dense, sparse, blocks, widths, options, "
+                 "dropout, memory");
   app.add_option("--case", names, "only these cases, of any group");
   app.add_option("--dtype", dtype, "of all cases: float32, bfloat16, ...");
   return sash::bench::run_program(app, argc, argv, [&](sash::Device device) {
