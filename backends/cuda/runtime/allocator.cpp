@@ -374,14 +374,16 @@ void CachingAllocator::begin_capture(cudaStream_t stream) {
   captured_.reserve(captured_.size() + capturing_.size() + 1);  // for `end_capture`
   gate_.begin_capture();
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  cudaError_t begun = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+  cudaError_t begun = fails_now()
+                          ? cudaErrorUnknown
+                          : cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
   if (begun == cudaSuccess) {
     begun = cudaStreamGetCaptureInfo(stream, &status, &graph->id);
     cudaGraph_t nothing = nullptr;
     if (begun != cudaSuccess) cudaStreamEndCapture(stream, &nothing);
   }
   if (begun != cudaSuccess) gate_.end_capture();
-  SASH_CUDA_CHECK(begun);
+  check(begun, "cudaStreamBeginCapture", __FILE__, __LINE__);
   capturing_.push_back(std::move(graph));
   captures_.fetch_add(1, std::memory_order_release);
 }

@@ -306,11 +306,13 @@ void* CudaBackend::end_capture(Device device, Stream stream) {
   cudaError_t ended = cudaSuccess;
   CachingAllocator::Graph* memory = on.allocator.end_capture(queue, &recorded, &ended);
   cudaError_t made = ended;
-  if (ended == cudaSuccess) made = cudaGraphInstantiate(&executable, recorded, 0);
+  if (ended == cudaSuccess) {
+    made = fails_now() ? cudaErrorUnknown : cudaGraphInstantiate(&executable, recorded, 0);
+  }
   if (recorded) cudaGraphDestroy(recorded);
   if (made != cudaSuccess && memory) on.allocator.release(memory, on.stream);
-  SASH_CUDA_CHECK(ended);
-  SASH_CUDA_CHECK(made);
+  check(ended, "cudaStreamEndCapture", __FILE__, __LINE__);
+  check(made, "cudaGraphInstantiate", __FILE__, __LINE__);
   auto step = std::make_unique<CapturedStep>(CapturedStep{executable, memory, device});
   destroy_dropped_graphs(device);
   return step.release();
