@@ -22,6 +22,9 @@
 using namespace sash;
 using namespace sash::testing;
 
+// Sanitizers have a clock_gettime of their own.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
 namespace {
 
 std::atomic<int64_t> ahead = 0;  // seconds of the system's clock
@@ -74,3 +77,8 @@ TEST_CASE("clock: the system's jumps by years, durations and rates do not") {
   }
   CHECK(count >= 6);
 }
+#else
+
+TEST_CASE("clock: left out under sanitizers") {}
+
+#endif
