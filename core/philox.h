@@ -24,7 +24,7 @@ struct PhiloxBlock {
 /// The lower and the upper 32 bits of a * b.
 SASH_HOST_DEVICE inline void multiply_wide(uint32_t a, uint32_t b, uint32_t& low, uint32_t& high) {
 #ifdef __CUDA_ARCH__
-  // nvcc 13 compiles the line below to products of 64 bits, which take three times as long.
+  // nvcc 13 compiles the product below to multiplications of 64 bits by 64 bits.
   asm("{ .reg .u64 p; mul.wide.u32 p, %2, %3; mov.b64 {%0, %1}, p; }"
       : "=r"(low), "=r"(high)
       : "r"(a), "r"(b));

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -19,6 +18,8 @@
 #include <sash/optim/clip.h>
 #include <sash/tensor/factories.h>
 #include <sash/tensor/random.h>
+
+#include "support/temporary_folder.h"
 
 using namespace sash;
 
@@ -96,9 +97,6 @@ int train(int64_t steps, const std::string& path) {
 
 int main(int argc, char** argv) {
   set_default_device(Device::parse(argc > 2 ? argv[2] : "cpu"));
-  std::string folder = std::filesystem::temp_directory_path() / "sash_long.XXXXXX";
-  if (!::mkdtemp(folder.data())) return 2;
-  const int code = train(argc > 1 ? std::atoll(argv[1]) : 2000, folder + "/checkpoint.safetensors");
-  std::filesystem::remove_all(folder);
-  return code;
+  const TemporaryFolder folder;
+  return train(argc > 1 ? std::atoll(argv[1]) : 2000, folder.file("checkpoint.safetensors"));
 }

@@ -79,6 +79,8 @@ TEST_CASE("clock: the system's jumps by years, durations and rates do not") {
 }
 #else
 
-TEST_CASE("clock: left out under sanitizers") {}
+TEST_CASE("clock: left out under sanitizers") {
+  MESSAGE("skipped: sanitizers have a clock_gettime of their own");
+}
 
 #endif

@@ -29,8 +29,8 @@ __device__ void write(uint64_t* tile, const uint32_t (&rows)[2][2]) {
   }
 }
 
-/// What all words of a call have in common. The kernel reads it from constant memory; it took a
-/// third of the instructions to form it for each word.
+/// Round keys and bits of p, which all words of a call share. The host forms them, and the kernel
+/// reads them from constant memory.
 struct WordConstants {
   static constexpr int kRounds = kernels::AttentionDropout::kRounds;
   uint32_t key[kRounds][2];
