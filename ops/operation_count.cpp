@@ -44,6 +44,8 @@ constexpr Rule kRules[] = {
     {"linear_gelu_gradient", [](const KernelCall& c) { return 2 * count(c, 2) * extent(c, 0, 1); }},
     {"attention_forward", [](const KernelCall& c) { return attention(c, 1, 1); }},
     {"attention_backward", [](const KernelCall& c) { return attention(c, 3, 2); }},
+    {"selected_attention_forward", [](const KernelCall& c) { return attention(c, 1, 1); }},
+    {"selected_attention_backward", [](const KernelCall& c) { return attention(c, 3, 2); }},
     {"linear_attention_forward", [](const KernelCall& c) { return linear_attention(c, 2); }},
     {"linear_attention_backward", [](const KernelCall& c) { return linear_attention(c, 5); }},
     {"window_matmul", last_by_inner},

@@ -101,7 +101,7 @@ TEST_CASE("masks match their definitions, alone and combined") {
     CHECK(dense.to_vector<double>() == defined(mask, s));
     ++compared;
   });
-  CHECK(compared == 2 * (15 + 2 * 120));
+  CHECK(compared == 2 * (16 + 2 * 136));
 }
 
 namespace {

@@ -49,6 +49,9 @@ const char* name_of(IndexOp op) {
     case IndexOp::attention_ranges:
       throw ValueError("attention", "row ranges in [0, " + extent + "]",
                        value + " for query " + place);
+    case IndexOp::attention_selected:
+      throw IndexError("attention", "selected blocks in [-1, " + extent + ")",
+                       value + " at element " + place);
     case IndexOp::gather:
     case IndexOp::scatter_add:
     case IndexOp::scatter:

@@ -18,7 +18,8 @@ enum class IndexOp : int {
   sparse_products,
   attention_lengths,
   attention_cu_seqlens,
-  attention_ranges
+  attention_ranges,
+  attention_selected
 };
 
 /// One report, in pinned host memory. Kernels of one card write it. The host reads it after a

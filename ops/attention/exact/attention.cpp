@@ -13,6 +13,7 @@
 #include "attention_call.h"
 #include "attention_recorder.h"
 #include "head_layout.h"
+#include "selected_attention.h"
 #include "sink_logits.h"
 
 namespace sash {
@@ -135,6 +136,11 @@ AttentionWithLse run_attention(const AttentionTensors& x, AttentionCall& call) {
   KernelContext context = kernel_context(x.q.device());
   const std::array<Tensor, 3> qkv = all_with_unit_rows(x);
   const kernels::AttentionInputs views = views_of(qkv);
+  if (call.selects()) {
+    kernels::selected_attention_forward(context, views, SelectedParams(call).get(),
+                                        y.out.tensor_view(), y.lse.tensor_view());
+    return y;
+  }
   call.forward_map = block_map_for(call, context, views, kernels::AttentionPass::forward);
   call.kept = memory_for_kept(call, x, context);
   kernels::attention_forward(context, views, Params(call, x, *call.forward_map).get(),
@@ -167,17 +173,21 @@ Gradients run_attention_backward(const AttentionCotangents& g, const AttentionTe
   OptionalViews<3> optional;
   KernelContext context = kernel_context(out.device());
   const kernels::AttentionInputs views = views_of(qkv);
+  const kernels::AttentionGradients operands{.g = g_out.tensor_view(),
+                                             .g_lse = optional(g_lse),
+                                             .out = out.tensor_view(),
+                                             .lse = lse.tensor_view(),
+                                             .dq = gradients[0].tensor_view(),
+                                             .dk = gradients[1].tensor_view(),
+                                             .dv = gradients[2].tensor_view(),
+                                             .dbias = optional(dbias),
+                                             .drelative = optional(drelative)};
+  if (call.selects()) {
+    kernels::selected_attention_backward(context, views, SelectedParams(call).get(), operands);
+    return gradients;
+  }
   const auto compiled = block_map_for(call, context, views, kernels::AttentionPass::backward);
-  kernels::attention_backward(context, views, Params(call, inputs, *compiled).get(),
-                              {.g = g_out.tensor_view(),
-                               .g_lse = optional(g_lse),
-                               .out = out.tensor_view(),
-                               .lse = lse.tensor_view(),
-                               .dq = gradients[0].tensor_view(),
-                               .dk = gradients[1].tensor_view(),
-                               .dv = gradients[2].tensor_view(),
-                               .dbias = optional(dbias),
-                               .drelative = optional(drelative)});
+  kernels::attention_backward(context, views, Params(call, inputs, *compiled).get(), operands);
   if (g.bias) gradients[3] = sum_to(dbias, inputs.bias.shape()).to(inputs.bias.dtype());
   if (g.relative_bias) gradients[4] = relative_gradient(drelative, inputs.relative_bias);
   return gradients;

@@ -1,6 +1,7 @@
 #include "attention_call.h"
 
 #include <cmath>
+#include <limits>
 
 #include "../../../core/backend/kernel.h"
 #include "../../../core/quote.h"
@@ -8,6 +9,7 @@
 #include "../../kernels/attention_dropout.h"
 #include "../../op.h"
 #include "../mask/mask_part.h"
+#include "selected_attention.h"
 
 namespace sash {
 namespace {
@@ -44,6 +46,15 @@ void check_relative_bias(const AttentionTensors& x, int64_t heads) {
       to_string(shape));
 }
 
+void check_selected_heads(const BlockSelection& selection, const AttentionTensors& x) {
+  const int64_t heads = selection.index.size(1);
+  if (heads == 1 || heads == x.k.size(1) || heads == x.q.size(1)) return;
+  throw ShapeError(kAttention,
+                   "selected blocks for 1, " + std::to_string(x.k.size(1)) + " or " +
+                       std::to_string(x.q.size(1)) + " heads",
+                   to_string(selection.index.shape()));
+}
+
 void check_slopes(const Tensor& q, const Tensor& slopes) {
   if (!slopes.defined()) return;
   check_same_device(kAttention, q, slopes);
@@ -53,19 +64,33 @@ void check_slopes(const Tensor& q, const Tensor& slopes) {
                    to_string(slopes.shape()));
 }
 
-// Moves the parts that are data and combined by `&` at the top to `data`. Returns the rest, the
-// pattern; null if nothing is left.
+// Moves the parts that are data and combined by `&` at the top to `data`, and the first one that
+// selects blocks to `selection`, unless that is null. Returns the rest, the pattern; null if
+// nothing is left.
 MaskTermPtr split_data(const MaskTermPtr& term,
-                       SmallVector<std::shared_ptr<const MaskPart>, 2>& data) {
+                       SmallVector<std::shared_ptr<const MaskPart>, 2>& data,
+                       BlockSelection* selection) {
   if (term->kind == MaskTerm::Kind::part && term->part->is_data()) {
     data.push_back(term->part);
     return nullptr;
   }
+  const bool may_select = selection && !selection->index.defined();
+  if (may_select && term->kind == MaskTerm::Kind::part && term->part->selection()) {
+    *selection = *term->part->selection();
+    return nullptr;
+  }
   if (term->kind != MaskTerm::Kind::both) return term;
-  auto left = split_data(term->left, data), right = split_data(term->right, data);
+  auto left = split_data(term->left, data, selection);
+  auto right = split_data(term->right, data, selection);
   if (!left || !right) return left ? left : right;
   if (left == term->left && right == term->right) return term;
   return join(MaskTerm::Kind::both, left, right);
+}
+
+// The window that a pattern is; null shows all keys.
+std::optional<KeyWindow> window_of_pattern(const MaskTermPtr& pattern) {
+  constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+  return pattern ? window_of(*pattern) : KeyWindow{kAll, kAll};
 }
 
 Tensor make_bounds(const SmallVector<std::shared_ptr<const MaskPart>, 2>& data,
@@ -156,7 +181,10 @@ AttentionCall::AttentionCall(const AttentionTensors& inputs, const AttentionOpti
       mask(options.mask),
       shape(checked_shape(inputs)),
       dtype(inputs.q.dtype()),
-      slopes(options.alibi_slopes) {
+      slopes(options.alibi_slopes),
+      may_select(softcap == 0 && dropout == 0 && !inputs.bias.defined() &&
+                 !inputs.relative_bias.defined() && !slopes.defined() &&
+                 has_selected_kernels(inputs)) {
   scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(inputs.q.size(3))));
   check_probability(kAttention, "a dropout probability", dropout);
   check_scale_and_softcap(kAttention, scale, softcap, accumulation_dtype());
@@ -165,7 +193,8 @@ AttentionCall::AttentionCall(const AttentionTensors& inputs, const AttentionOpti
   check_slopes(inputs.q, slopes);
   for_each_part(mask.term(), [&](const MaskPart& part) {
     part.check_meaning(shape);
-    if (!part.is_data()) return;  // the host reads the tensors, on any device
+    if (part.selection()) check_selected_heads(*part.selection(), inputs);
+    if (!part.is_data() && !part.selection()) return;  // the host reads the tensors, on any device
     for (const Tensor& tensor : part.tensors()) check_same_device(kAttention, inputs.q, tensor);
   });
 }
@@ -187,7 +216,17 @@ SmallVector<Tensor, 2> AttentionCall::mask_tensors() const {
 void AttentionCall::prepare_kernels(Device device) {
   const NoGradGuard no_grad;
   SmallVector<std::shared_ptr<const MaskPart>, 2> data;
-  pattern = split_data(mask.shared_term(), data);
+  pattern = split_data(mask.shared_term(), data, may_select ? &selection : nullptr);
+  if (selects()) {
+    const std::optional<KeyWindow> found = window_of_pattern(pattern);
+    if (found) {
+      window = *found;
+    } else {
+      selection = {};
+      data = {};
+      pattern = split_data(mask.shared_term(), data, nullptr);
+    }
+  }
   if (!pattern) pattern = AttentionMask().shared_term();
   if (data.empty()) return;
   bounds = naming_mask(mask, kAttention, [&] { return make_bounds(data, shape, device); });

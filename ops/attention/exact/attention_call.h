@@ -8,6 +8,7 @@
 #include "../../../core/small_vector.h"
 #include "../../../tensor/autograd/node.h"
 #include "../../autocast.h"
+#include "../mask/mask_part.h"
 #include "attention.h"
 
 /// One checked call of attention: the input of the kernels and of the composite.
@@ -31,17 +32,22 @@ struct AttentionCall {
   /// Takes `philox` from the device's generator.
   void draw_dropout(Device device);
 
-  /// Splits the mask into `pattern` and `bounds`; the data of the latter is read now.
+  /// Splits the mask into `pattern`, `bounds` and `selection`; the data of `bounds` is read now.
   void prepare_kernels(Device device);
+  /// Whether kernels of selected blocks run the call.
+  bool selects() const { return selection.index.defined(); }
 
   double scale, softcap, dropout;
   AttentionMask mask;
   MaskShape shape;
   DType dtype;
   Tensor slopes;
+  bool may_select;  ///< whether the call has nothing that kernels of selected blocks lack
   PhiloxState philox{};
   std::shared_ptr<const MaskTerm> pattern{};              ///< the mask without its data
   Tensor bounds{};                                        ///< of the data, as kernels take them
+  BlockSelection selection{};                             ///< instead of a map, with `window`
+  KeyWindow window{};                                     ///< that `pattern` is
   std::shared_ptr<const CompiledBlockMap> forward_map{};  ///< that the forward kernel read
   Tensor kept{};  ///< what dropout keeps, if the forward kernel left it for the backward one
 };

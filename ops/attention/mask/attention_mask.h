@@ -59,9 +59,9 @@ struct CausalReach {
 ///
 /// Attention compiles a pattern once per mask value and lengths: a window in time proportional to
 /// the length, other patterns in time proportional to the visible blocks. The parts `key_lengths`,
-/// `packed` and `row_ranges` are data, which may change from step to step. Data that `&` joins to
-/// the whole mask is read on the device and not compiled. Data inside a `|` is compiled as a
-/// pattern, again after each change.
+/// `packed`, `row_ranges` and `selected` are data, which may change from step to step. Data that
+/// `&` joins to the whole mask is read on the device and not compiled. Data inside a `|` is
+/// compiled as a pattern, again after each change.
 class SASH_API AttentionMask {
  public:
   /// Everything is visible.
@@ -133,6 +133,21 @@ class SASH_API AttentionMask {
   /// first[b, h, i] <= j < past[b, h, i]; int32 of a shape that broadcasts to [B, H, S_q], values
   /// in [0, S_k].
   static AttentionMask row_ranges(const Tensor& first, const Tensor& past);
+
+  /// Blocks that data selects (Yuan et al., "Native sparse attention", 2025; Lu et al., "MoBA",
+  /// 2025): query i sees key j if j / block is one of index[b, h, i / queries_per_row, :]. `index`
+  /// is int32 [B or 1, 1 or H_kv or H, ceil(S_q / queries_per_row), k] on the device of the call;
+  /// -1 selects nothing, and a block that is listed twice counts once. A query whose row has only
+  /// -1 sees no key.
+  ///
+  /// Joined by `&` to windows, lengths, packed texts and row ranges alone, in a call without
+  /// biases, softcap and dropout, it is read on the device: nothing is compiled, and a captured
+  /// step may change the index. Otherwise it is compiled as a pattern, again after each change.
+  ///
+  /// `ShapeError`, `DTypeError`, and `ValueError` unless block and queries_per_row are at least 1;
+  /// attention throws `IndexError` for a block outside [-1, ceil(S_k / block)), on CUDA at the next
+  /// synchronisation.
+  static AttentionMask selected(const Tensor& index, int64_t block, int64_t queries_per_row = 1);
 
   /// From text: parts joined by `|` and `&` (which binds closer), with parentheses.
   ///

@@ -71,6 +71,12 @@ struct KeyWindow {
   int64_t left = 0, right = 0;
 };
 
+/// The tensors of `AttentionMask::selected`.
+struct BlockSelection {
+  Tensor index{};  ///< int32 [B or 1, 1 or H_kv or H, rows, k]
+  int64_t block = 0, queries_per_row = 1;
+};
+
 /// A named part of a mask.
 class MaskPart {
  public:
@@ -96,6 +102,8 @@ class MaskPart {
   virtual bool is_data() const { return false; }
   /// For data: checks the tensors' shapes; the shape of the bounds, [B or 1, H or 1, S_q].
   virtual Shape bounds_shape(const MaskShape&) const { return {}; }
+  /// Set for blocks that data selects, which kernels of their own read.
+  virtual const BlockSelection* selection() const { return nullptr; }
   /// For data: runs `row_bounds`.
   virtual void narrow(KernelContext&, const MaskShape&, bool, const TensorView&) const {}
 };

@@ -185,6 +185,24 @@ NamedMask row_ranges(RandomNumbers& random, const MaskShape& shape, Device devic
           }};
 }
 
+NamedMask selected(RandomNumbers& random, const MaskShape& shape, Device device) {
+  const int64_t block = or_huge(random, 1 + below(random, 70));
+  const int64_t height = or_huge(random, 1 + below(random, 3));
+  const int64_t rows = blocks_of(shape.queries, height), blocks = blocks_of(shape.keys, block);
+  const int64_t batch = random.below(2) == 0 ? 1 : shape.batch, width = below(random, 5);
+  const int64_t heads = random.below(2) == 0 ? 1 : std::max<int64_t>(shape.heads, 1);
+  std::vector<int32_t> index;
+  for (int64_t n = 0; n < batch * heads * rows * width; ++n) {
+    index.push_back(static_cast<int32_t>(below(random, blocks + 1)) - 1);
+  }
+  const Tensor on_device = tensor(index, {batch, heads, rows, width}, {.device = device});
+  return {"selected", AttentionMask::selected(on_device, block, height), [=](const MaskIndex& at) {
+            const int64_t b = batch == 1 ? 0 : at.batch, h = heads == 1 ? 0 : at.head;
+            const auto row = index.begin() + ((b * heads + h) * rows + at.query / height) * width;
+            return std::find(row, row + width, at.key / block) != row + width;
+          }};
+}
+
 NamedMask visible(RandomNumbers& random, const MaskShape& shape, Device device) {
   std::vector<bool> cells;
   for (int64_t n = 0; n < shape.batch * shape.queries * shape.keys; ++n) {
@@ -226,6 +244,7 @@ const std::vector<MaskKind>& mask_kinds() {
       {"key_lengths", key_lengths},
       {"packed", packed, true},
       {"row_ranges", row_ranges},
+      {"selected", selected},
       {"tensor", visible},
       {"predicate", predicate},
   };
