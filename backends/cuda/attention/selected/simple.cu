@@ -85,12 +85,12 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const __grid_constant
   const int kv = at.h / (dims.heads / dims.key_heads);
   const T* const q = x.q.at(at.b, at.h).data + at.query * x.q.row;
   const Rows<const T> k = x.k.at(at.b, kv), v = x.v.at(at.b, kv);
-  C sum[kPerLane] = {}, total = 0, largest = -std::numeric_limits<C>::infinity();
+  C sum[kPerLane] = {}, total = 0, largest = -C(INFINITY);
   for_each_keys(dims, x.flag, at, [&](int first, int past) {
     const int key = first + lane();
     const bool inside = key < past;
     const C score = inside ? static_cast<C>(dims.scale) * dot(q, k.data + key * k.row, dims.depth)
-                           : -std::numeric_limits<C>::infinity();
+                           : -C(INFINITY);
     C most = score;
     for (int step = kWarp / 2; step > 0; step /= 2) {
       const C other = __shfl_xor_sync(~0u, most, step);
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const __grid_constant
     if (column < dims.width) out[column] = static_cast<T>(none ? C(0) : sum[n] / total);
   }
   if (lane() == 0) {
-    x.to_lse[at.row] = none ? std::numeric_limits<C>::infinity() : largest + log(total);
+    x.to_lse[at.row] = none ? C(INFINITY) : largest + log(total);
   }
 }
 
