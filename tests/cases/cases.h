@@ -84,6 +84,7 @@ void add_reduce(OpTable& table);
 void add_rms_norm(OpTable& table);
 void add_rotary(OpTable& table);
 void add_sampling(OpTable& table);
+void add_select_blocks(OpTable& table);
 void add_softmax(OpTable& table);
 void add_sparse_products(OpTable& table);
 void add_steps(OpTable& table);

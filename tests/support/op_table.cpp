@@ -41,6 +41,7 @@ const OpTable& op_table() {
                            add_optimizer,
                            add_topk,
                            add_clusters,
+                           add_select_blocks,
                            add_sparse_products,
                            add_clustered_attention,
                            add_in_place_rows,

@@ -5,6 +5,7 @@
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
 #include "../shape/in_float.h"
+#include "dot.h"
 
 namespace sash::cpu {
 namespace {
@@ -31,21 +32,6 @@ void over_rows(const Lists& lists, F&& f) {
                [&](int64_t begin, int64_t end) {
                  for (int64_t row = begin; row < end; ++row) f(row);
                });
-}
-
-template <class T>
-T dot_of(const T* a, const T* b, int64_t n) {
-  // Lanes that a compiler turns into vectors.
-  constexpr int kLanes = 16;
-  T sums[kLanes] = {};
-  int64_t d = 0;
-  for (; d + kLanes <= n; d += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) sums[lane] += a[d + lane] * b[d + lane];
-  }
-  T total = 0;
-  for (; d < n; ++d) total += a[d] * b[d];
-  for (const T sum : sums) total += sum;
-  return total;
 }
 
 template <class T>
