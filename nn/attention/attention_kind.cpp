@@ -10,6 +10,8 @@
 #include "../../ops/attention/approximate/linear_attention.h"
 #include "../../ops/attention/approximate/top_k_attention.h"
 #include "../../ops/attention/mask/simple_mask.h"
+#include "../../tensor/run_kernel.h"
+#include "pooled_blocks.h"
 
 namespace sash::nn {
 namespace {
@@ -24,6 +26,8 @@ class AttentionKind::Method {
   virtual std::string text() const = 0;
   virtual bool can_be_causal() const { return false; }
   virtual bool scales() const { return true; }
+  virtual bool has_caches() const { return false; }
+  virtual const NativeSparseOptions* native_sparse() const { return nullptr; }
   /// Which masks it takes, and whether `mask` is one.
   virtual const char* masks() const { return "key_lengths or no mask"; }
   virtual bool takes(const AttentionMask& mask) const {
@@ -31,12 +35,14 @@ class AttentionKind::Method {
     return simple && (!simple->causal || can_be_causal());
   }
   virtual Tensor run(const Tensor& q, const Tensor& k, const Tensor& v,
-                     const AttentionOptions& options) const = 0;
+                     const AttentionOptions& options, KeyValueCache* cache) const = 0;
 };
 
 namespace {
 
 using Method = AttentionKind::Method;
+
+constexpr const char* kCausalMasks = "causal, key_lengths or no mask";
 
 class LinearKind final : public Method {
  public:
@@ -45,11 +51,9 @@ class LinearKind final : public Method {
   std::string text() const override { return causal_ ? "causal_linear" : "linear"; }
   bool can_be_causal() const override { return causal_; }
   bool scales() const override { return false; }
-  const char* masks() const override {
-    return causal_ ? "causal, key_lengths or no mask" : "key_lengths or no mask";
-  }
-  Tensor run(const Tensor& q, const Tensor& k, const Tensor& v,
-             const AttentionOptions& options) const override {
+  const char* masks() const override { return causal_ ? kCausalMasks : "key_lengths or no mask"; }
+  Tensor run(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
+             KeyValueCache*) const override {
     const SimpleMask mask = *simple_mask(options.mask);
     return linear_attention(q, k, v, {.causal = causal_, .key_lengths = mask.key_lengths});
   }
@@ -71,8 +75,8 @@ class ClusteredKind final : public Method {
            ",iterations=" + std::to_string(clusters_.iterations) +
            (clusters_.hash_bias ? "" : ",hash_bias=0");
   }
-  Tensor run(const Tensor& q, const Tensor& k, const Tensor& v,
-             const AttentionOptions& options) const override {
+  Tensor run(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
+             KeyValueCache*) const override {
     const SimpleMask mask = *simple_mask(options.mask);
     ClusteredAttentionOptions own{.scale = options.scale, .dropout = options.dropout};
     own.key_lengths = mask.key_lengths;
@@ -93,8 +97,8 @@ class TopKKind final : public Method {
   std::string text() const override { return "top_k:" + std::to_string(top_k_); }
   bool can_be_causal() const override { return true; }
   bool takes(const AttentionMask&) const override { return true; }
-  Tensor run(const Tensor& q, const Tensor& k, const Tensor& v,
-             const AttentionOptions& options) const override {
+  Tensor run(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
+             KeyValueCache*) const override {
     return top_k_attention(
         q, k, v, top_k_,
         {.mask = options.mask, .scale = options.scale, .dropout = options.dropout});
@@ -102,6 +106,51 @@ class TopKKind final : public Method {
 
  private:
   int64_t top_k_;
+};
+
+class MobaKind final : public Method {
+ public:
+  explicit MobaKind(const MobaOptions& options) : options_(options) {}
+
+  std::string text() const override { return options_.to_string(); }
+  bool can_be_causal() const override { return true; }
+  bool has_caches() const override { return true; }
+  const char* masks() const override { return kCausalMasks; }
+  Tensor run(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
+             KeyValueCache* cache) const override {
+    const int64_t block = options_.block;
+    const auto means = [&](const Tensor& keys) { return block_means(keys, block); };
+    const Tensor pooled = unrecorded([&] { return pooled_blocks(k, block, cache, 0, means); });
+    const Tensor index =
+        select_blocks(q, k, {.block = block, .count = options_.top_k, .pooled_keys = pooled});
+    AttentionOptions own = options;
+    own.mask = options.mask & AttentionMask::causal() & selected_blocks(index, block, q, k);
+    return attention(q, k, v, own);
+  }
+
+ private:
+  MobaOptions options_;
+};
+
+class NativeSparseKind final : public Method {
+ public:
+  explicit NativeSparseKind(const NativeSparseOptions& options) : options_(options) {}
+
+  std::string text() const override { return options_.to_string(); }
+  bool can_be_causal() const override { return true; }
+  bool has_caches() const override { return true; }
+  const NativeSparseOptions* native_sparse() const override { return &options_; }
+  const char* masks() const override { return "causal or no mask"; }
+  bool takes(const AttentionMask& mask) const override {
+    return Method::takes(mask) && !simple_mask(mask)->key_lengths.defined();
+  }
+  Tensor run(const Tensor&, const Tensor&, const Tensor&, const AttentionOptions&,
+             KeyValueCache*) const override {
+    throw NotImplemented(kAttentionKind, "'" + text() + "' without the gates of a module");
+  }
+
+ private:
+  NativeSparseOptions options_;
 };
 
 /// "name:number,key=number,...".
@@ -188,6 +237,27 @@ std::shared_ptr<const Method> clustered(const Text& text) {
   return std::make_shared<ClusteredKind>(options, numbers["top_k"]);
 }
 
+std::shared_ptr<const Method> native_sparse(const Text& text) {
+  const NativeSparseOptions usual;
+  auto numbers = text.numbers("block", {{"block", {usual.block, 1}},
+                                        {"top_k", {usual.top_k, 1}},
+                                        {"window", {usual.window, 1}},
+                                        {"first", {usual.first, 0}},
+                                        {"neighbours", {usual.neighbours, 0}},
+                                        {"learned", {0, 0}}});
+  const NativeSparseOptions options{.block = numbers["block"],
+                                    .top_k = numbers["top_k"],
+                                    .window = numbers["window"],
+                                    .first = numbers["first"],
+                                    .neighbours = numbers["neighbours"],
+                                    .learned = numbers["learned"] != 0};
+  if (options.first >= options.top_k || options.neighbours >= options.top_k - options.first) {
+    throw ValueError(kAttentionKind, "a top_k for the first blocks, the own one and its neighbours",
+                     std::to_string(options.top_k));
+  }
+  return std::make_shared<NativeSparseKind>(options);
+}
+
 // Null if the name is none of these.
 std::shared_ptr<const Method> method_of(const Text& text) {
   const std::string& name = text.name();
@@ -196,11 +266,28 @@ std::shared_ptr<const Method> method_of(const Text& text) {
     return std::make_shared<LinearKind>(name == "causal_linear");
   }
   if (name == "clustered" || name == "improved_clustered") return clustered(text);
+  if (name == "moba") {
+    const MobaOptions usual;
+    const auto numbers =
+        text.numbers("block", {{"block", {usual.block, 1}}, {"top_k", {usual.top_k, 1}}});
+    return std::make_shared<MobaKind>(MobaOptions{numbers.at("block"), numbers.at("top_k")});
+  }
+  if (name == "nsa") return native_sparse(text);
   if (name != "top_k") return nullptr;
   return std::make_shared<TopKKind>(text.numbers("top_k", {{"top_k", {32, 1}}}).at("top_k"));
 }
 
 }  // namespace
+
+std::string MobaOptions::to_string() const {
+  return "moba:" + std::to_string(block) + ",top_k=" + std::to_string(top_k);
+}
+
+std::string NativeSparseOptions::to_string() const {
+  return "nsa:" + std::to_string(block) + ",top_k=" + std::to_string(top_k) +
+         ",window=" + std::to_string(window) + ",first=" + std::to_string(first) +
+         ",neighbours=" + std::to_string(neighbours) + (learned ? ",learned=1" : "");
+}
 
 AttentionKind AttentionKind::parse(const std::string& text) {
   AttentionKind kind;
@@ -210,13 +297,21 @@ AttentionKind AttentionKind::parse(const std::string& text) {
     return AttentionMask::parse(text);
   } catch (Error& error) {
     error.append(
-        "other kinds are linear, causal_linear, clustered:C, improved_clustered:C,top_k=K and "
-        "top_k:K");
+        "other kinds are linear, causal_linear, clustered:C, improved_clustered:C,top_k=K, "
+        "top_k:K, moba:BLOCK,top_k=K and nsa:BLOCK,top_k=K,window=W");
     throw;
   }
 }
 
 bool AttentionKind::can_be_causal() const { return is_mask() || method_->can_be_causal(); }
+
+void AttentionKind::check_causal(const std::string& op) const {
+  if (can_be_causal()) return;
+  throw ValueError(op,
+                   "causal attention: a mask, causal_linear, top_k, moba or nsa, since in other "
+                   "kinds tokens learn of later ones",
+                   "'" + to_string() + "'");
+}
 
 std::string AttentionKind::to_string() const {
   return is_mask() ? mask_.to_string() : method_->text();
@@ -236,16 +331,22 @@ void AttentionKind::check(const AttentionOptions& options) const {
   if (!method_->takes(options.mask)) refuse(method_->masks(), in_quotes(options.mask.to_string()));
 }
 
+bool AttentionKind::has_caches() const { return is_mask() || method_->has_caches(); }
+
+const NativeSparseOptions* AttentionKind::native_sparse() const {
+  return is_mask() ? nullptr : method_->native_sparse();
+}
+
 void AttentionKind::check_caches() const {
-  if (is_mask()) return;
+  if (has_caches()) return;
   throw ValueError(kAttentionKind, "a mask for key-value caches", "'" + to_string() + "'");
 }
 
 Tensor AttentionKind::operator()(const Tensor& q, const Tensor& k, const Tensor& v,
-                                 const AttentionOptions& options) const {
+                                 const AttentionOptions& options, KeyValueCache* cache) const {
   if (is_mask()) return attention(q, k, v, options);
   check(options);
-  return method_->run(q, k, v, options);
+  return method_->run(q, k, v, options, cache);
 }
 
 }  // namespace sash::nn

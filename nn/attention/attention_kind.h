@@ -7,6 +7,30 @@
 
 namespace sash::nn {
 
+class KeyValueCache;
+
+/// The numbers of `MobaAttention`.
+struct SASH_API MobaOptions {
+  int64_t block = 512;  ///< keys of a block
+  int64_t top_k = 3;    ///< blocks that a query sees, its own among them
+
+  /// "moba:512,top_k=3".
+  std::string to_string() const;
+};
+
+/// The numbers of `NativeSparseAttention`.
+struct SASH_API NativeSparseOptions {
+  int64_t block = 64;      ///< keys that one pooled key stands for
+  int64_t top_k = 16;      ///< blocks that are selected for a query, the forced ones among them
+  int64_t window = 512;    ///< keys of the window, the query's own among them
+  int64_t first = 1;       ///< forced besides the own block: the first blocks,
+  int64_t neighbours = 1;  ///< and those before the own block
+  bool learned = false;    ///< keys and values are pooled with learnt weights, not as means
+
+  /// "nsa:64,top_k=16,window=512,first=1,neighbours=1".
+  std::string to_string() const;
+};
+
 /// How a module's heads attend, by name:
 ///
 ///     full                             softmax attention
@@ -17,10 +41,14 @@ namespace sash::nn {
 ///     clustered:C                      `clustered_attention` with C clusters
 ///     improved_clustered:C,top_k=K     `improved_clustered_attention`; also "clustered:C,top_k=K"
 ///     top_k:K                          `top_k_attention`
+///     moba:BLOCK,top_k=K               `MobaAttention`
+///     nsa:BLOCK,top_k=K,window=W       `NativeSparseAttention`
 ///
 /// The clustered kinds take bits=N, iterations=N and hash_bias=0; without numbers, C is 100, K 32,
-/// bits 32 and iterations 10. The names of fast-transformers mean the same: causal-linear,
-/// improved-clustered, exact-topk, and topk for top_k.
+/// bits 32 and iterations 10. moba is moba:512,top_k=3, nsa is nsa:64,top_k=16,window=512 and also
+/// takes first=N, neighbours=N and learned=1, see `NativeSparseOptions`. The names of
+/// fast-transformers mean the same: causal-linear, improved-clustered, exact-topk, and topk for
+/// top_k.
 ///
 /// | kind | masks of a call | dropout |
 /// | --- | --- | --- |
@@ -29,8 +57,11 @@ namespace sash::nn {
 /// | `causal_linear` | `causal` (it always is), `key_lengths` | none |
 /// | clustered kinds | `key_lengths`, of the queries too where S_q = S_k | of the weights |
 /// | `top_k` | all | of the weights |
+/// | `moba` | `causal` (it always is), `key_lengths` | of the weights |
+/// | `nsa` | `causal` (it always is) | of the weights |
 ///
-/// All but masks refuse a softcap, biases, sink logits and key-value caches.
+/// All but masks refuse a softcap, biases and sink logits, and all but masks, `moba` and `nsa`
+/// key-value caches. `nsa` has parameters, so only modules run it.
 class SASH_API AttentionKind {
  public:
   /// The implementation of a kind other than a mask; for attention_kind.cpp.
@@ -45,8 +76,14 @@ class SASH_API AttentionKind {
   bool is_mask() const { return !method_; }
   /// The mask, if it is one; other kinds have a mask that shows everything.
   const AttentionMask& mask() const { return mask_; }
+  /// Whether key-value caches can serve it.
+  bool has_caches() const;
+  /// Its numbers if it is nsa, else null.
+  const NativeSparseOptions* native_sparse() const;
   /// Whether later tokens can be hidden by a causal mask, as language models need.
   bool can_be_causal() const;
+  /// `ValueError` of `op` naming the kind unless they can.
+  void check_causal(const std::string& op) const;
   /// "improved_clustered:100,top_k=32,bits=32,iterations=10".
   std::string to_string() const;
 
@@ -55,9 +92,10 @@ class SASH_API AttentionKind {
   /// `ValueError` naming the kind if key-value caches cannot serve it.
   void check_caches() const;
   /// Attention of q [B, H, S_q, D] to k [B, H_kv, S_k, D] and v [B, H_kv, S_k, D_v] under
-  /// `options.mask`. A mask kind's own mask is not added.
+  /// `options.mask`. A mask kind's own mask is not added. `cache` holds k and v, if they come from
+  /// one, and keeps what the kind made of them. `NotImplemented` for nsa.
   Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v,
-                    const AttentionOptions& options) const;
+                    const AttentionOptions& options, KeyValueCache* cache = nullptr) const;
 
  private:
   AttentionMask mask_;

@@ -44,7 +44,10 @@ bool same_but_length(const Tensor& a, const Tensor& b) {
 KeyValueCache::KeyValueCache(const AttentionMask& mask) : mask_(mask), reach_(reach_of(mask)) {}
 
 KeyValueCache::KeyValueCache(const KeyValueCache& other)
-    : mask_(other.mask_), reach_(other.reach_), length_(other.length_) {
+    : mask_(other.mask_),
+      reach_(other.reach_),
+      length_(other.length_),
+      summaries_(other.summaries_) {
   if (!other.k_.defined()) return;
   k_ = other.k_.clone();
   v_ = other.v_.clone();
@@ -55,7 +58,8 @@ KeyValueCache::KeyValueCache(KeyValueCache&& other) noexcept
       reach_(other.reach_),
       length_(std::exchange(other.length_, 0)),
       k_(std::move(other.k_)),
-      v_(std::move(other.v_)) {}
+      v_(std::move(other.v_)),
+      summaries_(std::exchange(other.summaries_, {})) {}
 
 KeyValueCache& KeyValueCache::operator=(KeyValueCache other) noexcept {
   std::swap(mask_, other.mask_);
@@ -63,6 +67,7 @@ KeyValueCache& KeyValueCache::operator=(KeyValueCache other) noexcept {
   std::swap(length_, other.length_);
   std::swap(k_, other.k_);
   std::swap(v_, other.v_);
+  std::swap(summaries_, other.summaries_);
   return *this;
 }
 
@@ -102,16 +107,24 @@ void KeyValueCache::reorder(const std::vector<int64_t>& rows) {
   const NoGradGuard no_grad;
   const Tensor index = tensor(rows, {static_cast<int64_t>(rows.size())}, {.device = k_.device()});
   Tensor keys = index_select(k_, 0, index), values = index_select(v_, 0, index);
+  std::vector<Tensor> summaries;
+  for (const Tensor& x : summaries_) summaries.push_back(index_select(x, 0, index));
   k_ = std::move(keys);
   v_ = std::move(values);
+  summaries_ = std::move(summaries);
 }
 
 void KeyValueCache::clear() {
   length_ = 0;
   k_ = v_ = Tensor();
+  summaries_.clear();
 }
 
-int64_t KeyValueCache::bytes() const { return bytes_of(k_) + bytes_of(v_); }
+int64_t KeyValueCache::bytes() const {
+  int64_t bytes = bytes_of(k_) + bytes_of(v_);
+  for (const Tensor& x : summaries_) bytes += bytes_of(x);
+  return bytes;
+}
 
 int64_t KeyValueCache::slot_of(int64_t position) const {
   if (!reach_.recent || position < reach_.first) return position;

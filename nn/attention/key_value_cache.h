@@ -46,6 +46,9 @@ class SASH_API KeyValueCache {
   /// Row i becomes row `rows[i]`, as a beam search needs; there may be more or fewer rows than
   /// before. `IndexError` for a row that there is not.
   void reorder(const std::vector<int64_t>& rows);
+  /// What the layer made of the tokens so far and needs again: pooled keys of blocks. [B, ...]
+  /// each, which nobody writes in place. They follow `reorder`, `clear` and copies.
+  std::vector<Tensor>& summaries() { return summaries_; }
   /// Drops all tokens and their memory.
   void clear();
 
@@ -54,7 +57,8 @@ class SASH_API KeyValueCache {
   int64_t length() const { return length_; }
   /// The number of tokens in memory.
   int64_t held() const { return reach_.recent ? std::min(length_, limit()) : length_; }
-  /// Memory of keys and values; it doubles as needed, up to the limit set by the mask.
+  /// Memory of keys, values and summaries; that of the first two doubles as needed, up to the limit
+  /// set by the mask.
   int64_t bytes() const;
   /// The memory, [B, H_kv, slots, D]; undefined if empty. It moves only if the cache grows.
   const Tensor& keys() const { return k_; }
@@ -76,6 +80,7 @@ class SASH_API KeyValueCache {
   CausalReach reach_;
   int64_t length_ = 0;
   Tensor k_, v_;  // [B, H_kv, slots, D], undefined at first
+  std::vector<Tensor> summaries_{};
 };
 
 /// `ValueError` of `op` unless `cache` is for attention under `mask`.

@@ -82,6 +82,11 @@ MultiheadAttention::MultiheadAttention(int64_t dim, int64_t heads,
         register_parameter("relative_bias", zeros({heads, 2 * *options.relative_positions + 1}));
   }
   if (options.sink_logits) sink_logits = register_parameter("sink_logits", zeros({heads}));
+  if (const NativeSparseOptions* const sparse_options = kind_.native_sparse()) {
+    sparse = &register_module<NativeSparseBranches>(
+        "sparse", NativeSparseBranches::Heads{dim, heads, kv_heads_, head_dim_, v_head_dim_},
+        *sparse_options);
+  }
   if (options.alibi) alibi_slopes_ = alibi_slopes(heads, default_device());
   kind_.check(attention_options(mask_, default_device()));
 }
@@ -121,14 +126,22 @@ Tensor MultiheadAttention::forward(const Tensor& x) { return forward(x, Attentio
 
 Tensor MultiheadAttention::forward(const Tensor& x, const AttentionMask& mask) {
   check_input("x", x, projection(kQueries).in);
-  const auto [q, k, v] = project(x);
-  return out_proj(attend(q, k, v, mask_ & mask));
+  const std::array<Tensor, 3> qkv = project(x);
+  if (sparse) {
+    const AttentionOptions options = attention_options(mask_ & mask, x.device());
+    return out_proj(merge_heads(attend_by_kind(x, qkv, options)));
+  }
+  return out_proj(attend(qkv[0], qkv[1], qkv[2], mask_ & mask));
 }
 
 Tensor MultiheadAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v,
                                    const AttentionMask& mask) {
   check_inputs(q, k, v);
   if (q.is_same(k) && q.is_same(v)) return forward(q, mask);
+  if (sparse) {
+    throw ValueError(type_name(), "self-attention, as " + kind_.to_string() + " needs",
+                     "q, k and v that are not one tensor");
+  }
   return out_proj(attend(project_heads(q, kQueries), project_heads(k, kKeys),
                          project_heads(v, kValues), mask_ & mask));
 }
@@ -165,6 +178,9 @@ Tensor MultiheadAttention::forward(const Tensor& x, KeyValueCache& cache) {
   const int64_t first = cache.length();
   const CachedKeys seen = cache.append(k, v);
   AttentionOptions options = attention_options(seen.mask, x.device());
+  if (!kind_.is_mask()) {
+    return out_proj(merge_heads(attend_by_kind(x, {q, seen.k, seen.v}, options, &cache)));
+  }
   if (!seen.positions.empty() && (options.relative_bias.defined() || alibi_slopes_.defined())) {
     options.bias = position_bias(options.relative_bias, options.alibi_slopes,
                                  consecutive(first, x.size(1)), seen.positions)
@@ -200,6 +216,14 @@ Tensor MultiheadAttention::attend(const Tensor& q, const Tensor& k, const Tensor
   const AttentionOptions options = attention_options(mask, q.device());
   return merge_heads(kind_.is_mask() ? attend_over_sequence(q, k, v, options)
                                      : kind_(q, k, v, options));
+}
+
+Tensor MultiheadAttention::attend_by_kind(const Tensor& x, const std::array<Tensor, 3>& qkv,
+                                          const AttentionOptions& options, KeyValueCache* cache) {
+  const auto& [q, k, v] = qkv;
+  if (!sparse) return kind_(q, k, v, options, cache);
+  kind_.check(options);
+  return (*sparse)(x, q, k, v, options, cache);
 }
 
 void MultiheadAttention::set_sequence(const SequenceParallel& sequence) {

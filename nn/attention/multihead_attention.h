@@ -8,6 +8,7 @@
 #include "../layers/linear.h"
 #include "attention_kind.h"
 #include "key_value_cache.h"
+#include "native_sparse.h"
 #include "sequence_parallel.h"
 
 namespace sash::nn {
@@ -90,7 +91,7 @@ class SASH_API MultiheadAttention : public ModuleOf<MultiheadAttention>, public 
   std::string describe() const override;
 
   /// An empty cache for self-attention under `mask` and the module's mask. `ValueError` if their
-  /// combination has no `causal_reach`, or the module's kind of attention is no mask.
+  /// combination has no `causal_reach`, or the module's kind of attention has no caches.
   KeyValueCache new_cache(const AttentionMask& mask = AttentionMask::causal()) const {
     kind_.check_caches();
     return KeyValueCache(mask_ & mask);
@@ -132,6 +133,9 @@ class SASH_API MultiheadAttention : public ModuleOf<MultiheadAttention>, public 
   void make_input_projections(bool bias);
   Tensor project_heads(const Tensor& x, Part part) const;
   AttentionOptions attention_options(const AttentionMask& mask, Device device);
+  // Heads of the inputs x, whose k and v may come from `cache`, if the kind is no mask.
+  Tensor attend_by_kind(const Tensor& x, const std::array<Tensor, 3>& qkv,
+                        const AttentionOptions& options, KeyValueCache* cache = nullptr);
 
   int64_t dim_;
   int64_t heads_;
@@ -152,10 +156,11 @@ class SASH_API MultiheadAttention : public ModuleOf<MultiheadAttention>, public 
   Tensor q_proj_weight;
   Tensor k_proj_weight;
   Tensor v_proj_weight;
-  Tensor in_proj_bias;   ///< undefined without one
-  Tensor relative_bias;  ///< undefined without one
-  Tensor sink_logits;    ///< undefined without them
-  Linear& out_proj;      ///< the identity if it is left out
+  Tensor in_proj_bias;                     ///< undefined without one
+  Tensor relative_bias;                    ///< undefined without one
+  Tensor sink_logits;                      ///< undefined without them
+  Linear& out_proj;                        ///< the identity if it is left out
+  NativeSparseBranches* sparse = nullptr;  ///< of `NativeSparseAttention`, else null
 };
 
 }  // namespace sash::nn

@@ -63,7 +63,7 @@ Norm* add_norm(Module& parent, const char* name, const TransformerConfig& config
                      .unit_offset = config.norm == NormKind::rms_norm_unit_offset});
 }
 
-BlockAttention::BlockAttention(const TransformerConfig& config, bool cross)
+BlockAttention::BlockAttention(const TransformerConfig& config, bool cross, int64_t index)
     : dim_(config.dim),
       heads_(config.heads),
       kv_heads_(kv_heads_of(config)),
@@ -97,6 +97,18 @@ BlockAttention::BlockAttention(const TransformerConfig& config, bool cross)
   }
   if (config.sink_logits) sink_logits = register_parameter("sink_logits", zeros({heads_}));
   o_proj = linear("o_proj", queries, dim_, config.out_bias);
+  if (cross) return;
+  const LayerAttention& layer =
+      config.attention[static_cast<size_t>(index) % config.attention.size()];
+  kind_ = AttentionKind::parse(layer.kind);
+  AttentionOptions options{.mask = layer.mask, .softcap = softcap_};
+  options.sink_logits = sink_logits;
+  kind_.check(options);
+  if (const NativeSparseOptions* const sparse_options = kind_.native_sparse()) {
+    sparse = &register_module<NativeSparseBranches>(
+        "sparse", NativeSparseBranches::Heads{dim_, heads_, kv_heads_, head_dim_, head_dim_},
+        *sparse_options, config.draw_weights);
+  }
 }
 
 // heads [B, H, S, D], normalised over D, or over H and D; in their dtype, as the values beside
@@ -141,23 +153,27 @@ std::array<Tensor, 3> BlockAttention::split(Tensor packed, const RotaryAngles& a
 }
 
 Tensor BlockAttention::attend(const Tensor& q, const Tensor& k, const Tensor& v,
-                              const AttentionMask& mask) const {
+                              const AttentionMask& mask, const Tensor& x,
+                              KeyValueCache* cache) const {
   AttentionOptions options{.mask = mask, .scale = scale_, .softcap = softcap_};
   options.dropout = is_training() ? dropout_ : 0.0;
   options.sink_logits = sink_logits;
-  return merge_heads(attend_over_sequence(q, k, v, options));
+  if (kind_.is_mask()) return merge_heads(attend_over_sequence(q, k, v, options));
+  if (!sparse) return merge_heads(kind_(q, k, v, options, cache));
+  kind_.check(options);
+  return merge_heads((*sparse)(x, q, k, v, options, cache));
 }
 
 // Rows whose texts differ attend one by one.
-Tensor BlockAttention::attend_cached(const std::array<Tensor, 3>& qkv,
+Tensor BlockAttention::attend_cached(const std::array<Tensor, 3>& qkv, const Tensor& x,
                                      const std::vector<KeyValueCache*>& caches) const {
   const auto& [q, k, v] = qkv;
   std::vector<Tensor> rows;
   const int64_t batch = caches.size() == 1 ? q.size(0) : 1;
   for (size_t i = 0; i < caches.size(); ++i) {
-    const auto row = [&](const Tensor& x) { return x.narrow(0, static_cast<int64_t>(i), batch); };
+    const auto row = [&](const Tensor& t) { return t.narrow(0, static_cast<int64_t>(i), batch); };
     const CachedKeys seen = caches[i]->append(row(k), row(v));
-    rows.push_back(attend(row(q), seen.k, seen.v, seen.mask));
+    rows.push_back(attend(row(q), seen.k, seen.v, seen.mask, row(x), caches[i]));
   }
   return rows.size() == 1 ? rows[0] : cat(rows, 0);
 }
@@ -193,7 +209,7 @@ Tensor BlockAttention::step(const Tensor& x, const RMSNorm& norm,
 }
 
 bool BlockAttention::can_step() const {
-  return plain(qkv_proj) && plain(o_proj) && !has_forward_hooks();
+  return kind_.is_mask() && plain(qkv_proj) && plain(o_proj) && !has_forward_hooks();
 }
 
 Tensor BlockAttention::forward(const Tensor& x, const AttentionContext& context) {
@@ -201,8 +217,8 @@ Tensor BlockAttention::forward(const Tensor& x, const AttentionContext& context)
   if (!context.caches.empty()) refuse_split("BlockAttention", "a key-value cache");
   const std::array<Tensor, 3> qkv = project(x, context);
   if (context.positions.defined()) return (*o_proj)(attend_step(qkv, context));
-  return (*o_proj)(context.caches.empty() ? attend(qkv[0], qkv[1], qkv[2], context.mask)
-                                          : attend_cached(qkv, context.caches));
+  return (*o_proj)(context.caches.empty() ? attend(qkv[0], qkv[1], qkv[2], context.mask, x)
+                                          : attend_cached(qkv, x, context.caches));
 }
 
 Tensor BlockAttention::forward(const Tensor& x, const CrossKeys& keys) {
@@ -227,10 +243,18 @@ CrossKeys BlockAttention::cross_keys(const Tensor& states, const AttentionMask& 
   });
 }
 
+void BlockAttention::set_sequence(const SequenceParallel& sequence) {
+  if (!kind_.is_mask()) {
+    throw NotImplemented(type_name(), kind_.to_string() + " attention over a split sequence");
+  }
+  SplitAttention::set_sequence(sequence);
+}
+
 std::string BlockAttention::describe() const {
   std::string text = "BlockAttention(" + std::to_string(dim_) + ", heads " +
                      std::to_string(heads_) + ", kv_heads " + std::to_string(kv_heads_) +
                      ", head_dim " + std::to_string(head_dim_);
+  if (!kind_.is_mask()) text += ", " + kind_.to_string();
   if (softcap_ > 0) text += ", softcap " + to_text(softcap_);
   return text + (sink_logits.defined() ? ", sink logits)" : ")");
 }
@@ -342,7 +366,7 @@ Block::Block(const TransformerConfig& config, int64_t index)
 // Parts are registered in the order in which checkpoints list them.
 BlockAttention& Block::add_attention(const TransformerConfig& config, int64_t index) {
   if (index > 0 || config.first_attn_norm) attn_norm = norm_before("attn_norm", config);
-  return register_module<BlockAttention>("self_attn", config);
+  return register_module<BlockAttention>("self_attn", config, false, index);
 }
 
 BlockMlp& Block::add_mlp(const TransformerConfig& config) {

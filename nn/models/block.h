@@ -41,8 +41,8 @@ struct CrossKeys {
 /// factor of its log-sum-exp; norms of q and k are ops before the kernels.
 class SASH_API BlockAttention : public ModuleOf<BlockAttention>, public SplitAttention {
  public:
-  /// `cross`: keys and values are an encoder's, and nothing is rotated.
-  explicit BlockAttention(const TransformerConfig& config, bool cross = false);
+  /// Of layer `index`. `cross`: keys and values are an encoder's, and nothing is rotated.
+  explicit BlockAttention(const TransformerConfig& config, bool cross = false, int64_t index = 0);
 
   /// Self-attention of x [B, S, dim], giving [B, S, dim].
   Tensor forward(const Tensor& x, const AttentionContext& context);
@@ -56,20 +56,26 @@ class SASH_API BlockAttention : public ModuleOf<BlockAttention>, public SplitAtt
   bool can_step() const;
   /// Keys and values of an encoder's states [B, S, dim], for cross attention.
   CrossKeys cross_keys(const Tensor& states, const AttentionMask& mask = {});
+  /// How the heads attend, see `LayerAttention`.
+  const AttentionKind& kind() const { return kind_; }
+  void set_sequence(const SequenceParallel& sequence) override;
   std::string describe() const override;
 
  private:
   std::array<Tensor, 3> project(const Tensor& x, const AttentionContext& context);
   std::array<Tensor, 3> split(Tensor packed, const RotaryAngles& angles, RotaryLayout layout) const;
   Tensor normed(const Tensor& heads, RMSNorm* norm) const;
-  Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask) const;
+  // `x`: the inputs of self-attention; `cache`: where k and v come from.
+  Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask,
+                const Tensor& x = {}, KeyValueCache* cache = nullptr) const;
   Tensor attend_step(const std::array<Tensor, 3>& qkv, const AttentionContext& context) const;
-  Tensor attend_cached(const std::array<Tensor, 3>& qkv,
+  Tensor attend_cached(const std::array<Tensor, 3>& qkv, const Tensor& x,
                        const std::vector<KeyValueCache*>& caches) const;
 
   int64_t dim_, heads_, kv_heads_, head_dim_;
   double scale_, softcap_, dropout_;
   QKNorm qk_norm_;
+  AttentionKind kind_;
 
  public:
   Linear* qkv_proj = nullptr;  ///< of packed self-attention; projections not in use are null
@@ -81,6 +87,7 @@ class SASH_API BlockAttention : public ModuleOf<BlockAttention>, public SplitAtt
   RMSNorm* q_norm = nullptr;
   RMSNorm* k_norm = nullptr;
   Tensor sink_logits;
+  NativeSparseBranches* sparse = nullptr;  ///< of the kind nsa, else null
 };
 
 /// down(dropout(act(up(x)))), where `act` is `kind`'s, relu or a gelu: one op where the modules
@@ -127,8 +134,10 @@ class SASH_API BlockBase : public ModuleOf<BlockBase> {
   }
   using Module::forward;
 
-  /// The attention of PyTorch's layers, which may be of a kind that has no caches; else null.
+  /// The attention of PyTorch's layers; else null.
   virtual const MultiheadAttention* multihead() const { return nullptr; }
+  /// How its heads attend.
+  virtual const AttentionKind& kind() const = 0;
 
  protected:
   BlockBase(NormPlacement placement, Branches branches, double dropout)
@@ -172,6 +181,7 @@ class SASH_API Block : public BlockBase {
   Block(const TransformerConfig& config, int64_t index);
 
   using BlockBase::forward;
+  const AttentionKind& kind() const override { return self_attn.kind(); }
 
  private:
   SumAndNorm run(const SumAndNorm& x, const AttentionContext& context, const CrossKeys& cross,

@@ -1,35 +1,47 @@
 #include "causal_lm.h"
 
+#include <algorithm>
+
 #include "../check.h"
 
 namespace sash::nn {
 namespace {
 
-AttentionKind checked_kind(const CausalLMOptions& options) {
-  const AttentionKind kind = AttentionKind::parse(options.attention);
-  if (kind.can_be_causal()) return kind;
-  throw ValueError("CausalLM",
-                   "causal attention: a mask, causal_linear or top_k, since in other kinds tokens "
-                   "learn of later ones",
-                   "'" + kind.to_string() + "'");
+constexpr const char* kModel = "CausalLM";
+
+// How each layer attends, or all of them.
+std::vector<AttentionKind> kinds_of(const CausalLMOptions& options) {
+  std::vector<AttentionKind> kinds;
+  for (const std::string& text : options.layer_attention) {
+    kinds.push_back(AttentionKind::parse(text));
+  }
+  if (kinds.empty()) kinds.push_back(AttentionKind::parse(options.attention));
+  for (const AttentionKind& kind : kinds) kind.check_causal(kModel);
+  return kinds;
+}
+
+void check_layers(const char* what, size_t count, int64_t layers) {
+  if (count == 0 || static_cast<int64_t>(count) == layers) return;
+  throw ValueError(kModel,
+                   std::string("a ") + what + " for each of " + std::to_string(layers) + " layers",
+                   std::to_string(count));
 }
 
 std::vector<LayerAttention> attention_of(const CausalLMOptions& options) {
-  const AttentionMask all = AttentionMask::causal() & options.mask & checked_kind(options).mask();
-  if (options.layer_masks.empty()) return {{.mask = all}};
-  const auto masks = static_cast<int64_t>(options.layer_masks.size());
-  if (masks != options.layers) {
-    throw ValueError("CausalLM",
-                     "a layer_mask for each of " + std::to_string(options.layers) + " layers",
-                     std::to_string(masks));
-  }
+  check_layers("layer_mask", options.layer_masks.size(), options.layers);
+  check_layers("layer_attention", options.layer_attention.size(), options.layers);
+  const std::vector<AttentionKind> kinds = kinds_of(options);
   std::vector<LayerAttention> layers;
-  for (const AttentionMask& mask : options.layer_masks) layers.push_back({.mask = all & mask});
+  for (size_t i = 0; i < std::max(kinds.size(), options.layer_masks.size()); ++i) {
+    AttentionMask mask = AttentionMask::causal() & options.mask & kinds[i % kinds.size()].mask();
+    if (!options.layer_masks.empty()) mask = mask & options.layer_masks[i];
+    layers.push_back({.mask = mask});
+  }
   return layers;
 }
 
 TransformerConfig config_of(const CausalLMOptions& options) {
-  if (options.learned_positions) check_positive("CausalLM", "context", options.context);
+  if (options.learned_positions) check_positive(kModel, "context", options.context);
   return {.vocab = options.vocab,
           .dim = options.dim,
           .heads = options.heads,
@@ -53,15 +65,15 @@ TransformerConfig config_of(const CausalLMOptions& options) {
           .attn_dropout = options.dropout};
 }
 
-TransformerOptions layer_options(const CausalLMOptions& options) {
+// `kind`: of the layer; a mask is the stack's.
+TransformerOptions layer_options(const CausalLMOptions& options, const AttentionKind& kind) {
   return {.dim = options.dim,
           .heads = options.heads,
           .mlp_dim = options.feedforward.value_or(options.mlp_dim),
           .dropout = options.dropout,
           .mlp = MlpKind::gelu,
           .norm_placement = NormPlacement::before,
-          // A mask is the stack's.
-          .attention = checked_kind(options).is_mask() ? "dense" : options.attention,
+          .attention = kind.is_mask() ? "dense" : kind.to_string(),
           .kv_heads = options.kv_heads,
           .softcap = options.softcap,
           .alibi = options.alibi,
@@ -72,12 +84,14 @@ TransformerOptions layer_options(const CausalLMOptions& options) {
 }  // namespace
 
 CausalLM::CausalLM(const CausalLMOptions& options)
-    : LanguageModel("CausalLM", config_of(options),
+    : LanguageModel(kModel, config_of(options),
                     [&options](Module& stack) {
                       auto& made =
                           stack.register_module<ModuleList<TransformerEncoderLayer>>("layers");
+                      const std::vector<AttentionKind> kinds = kinds_of(options);
                       for (int64_t i = 0; i < options.layers; ++i) {
-                        made.emplace(layer_options(options));
+                        const size_t kind = static_cast<size_t>(i) % kinds.size();
+                        made.emplace(layer_options(options, kinds[kind]));
                       }
                     }),
       dropout(*dropout_),

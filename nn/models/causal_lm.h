@@ -20,12 +20,14 @@ struct CausalLMOptions {
   double dropout = 0;
   bool tie_weights = false;  ///< the head shares the weight of the token embedding
   /// How the heads attend, in the syntax of `AttentionKind::parse`: a mask, or a kind that can be
-  /// causal: causal_linear or top_k.
+  /// causal: causal_linear, top_k, moba or nsa.
   std::string attention = "dense";
   /// Combined with `causal()` and with `attention`, if that is a mask.
   AttentionMask mask{};
   /// Combined with these too: one mask for each layer. Empty: none.
   std::vector<AttentionMask> layer_masks{};
+  /// Instead of `attention`: one for each layer. Empty: `attention` in all.
+  std::vector<std::string> layer_attention{};
   /// False: no learnt positions, but `alibi`, `relative_positions` or the mask; `context` is then
   /// ignored, and any length is allowed.
   bool learned_positions = true;
@@ -48,8 +50,8 @@ class SASH_API CausalLM : public LanguageModel {
   using Options = CausalLMOptions;
 
   /// `ValueError` unless the extents are positive, heads divides dim, dropout lies in [0, 1],
-  /// `layer_masks` is empty or one per layer, and the kind of attention can be causal; for the rest
-  /// as `MultiheadAttention`.
+  /// `layer_masks` and `layer_attention` are empty or one per layer, and the kinds of attention can
+  /// be causal; for the rest as `MultiheadAttention`.
   explicit CausalLM(const CausalLMOptions& options);
 
   int64_t vocab() const { return config_.vocab; }

@@ -12,6 +12,7 @@ namespace sash::nn {
 
 TransformerConfig LanguageModel::causal(TransformerConfig config) {
   for (LayerAttention& layer : config.attention) {
+    AttentionKind::parse(layer.kind).check_causal("Decoder");
     layer.mask =
         layer.mask.shows_all() ? AttentionMask::causal() : AttentionMask::causal() & layer.mask;
   }
@@ -66,7 +67,12 @@ Tensor LanguageModel::next_logits(const Tensor& tokens,
 }
 
 const char* LanguageModel::step_obstacle(const Texts& texts) const {
-  if (blocks_[0]->multihead()) return "its layers have no kernel for attention of one token";
+  const auto no_step = [](const BlockBase* block) {
+    return block->multihead() || !block->kind().is_mask();
+  };
+  if (std::any_of(blocks_.begin(), blocks_.end(), no_step)) {
+    return "its layers have no kernel for attention of one token";
+  }
   if (grad_enabled()) return "gradients are recorded";
   if (AttentionRecorder::active()) return "attention's weights are recorded";
   for (const std::vector<KeyValueCache>* const text : texts) {
@@ -114,9 +120,7 @@ Tensor LanguageModel::loss(const Tensor& tokens, const std::vector<CrossKeys>& c
 }
 
 bool LanguageModel::can_cache() const {
-  const auto own = [](const BlockBase* block) {
-    return !block->multihead() || block->multihead()->kind().is_mask();
-  };
+  const auto own = [](const BlockBase* block) { return block->kind().has_caches(); };
   const auto reaches = [](const LayerAttention& layer) {
     return layer.mask.causal_reach().has_value();
   };
@@ -127,7 +131,7 @@ bool LanguageModel::can_cache() const {
 std::vector<KeyValueCache> LanguageModel::new_caches() const {
   std::vector<KeyValueCache> caches;
   for (const BlockBase* const block : blocks_) {
-    if (block->multihead()) block->multihead()->kind().check_caches();
+    block->kind().check_caches();
     caches.emplace_back(layer_mask(static_cast<int64_t>(caches.size())));
   }
   return caches;

@@ -43,6 +43,7 @@ class SASH_API TransformerLayer : public ModuleOf<TransformerLayer, BlockBase> {
   using BlockBase::forward;
   std::string describe() const override;
   const MultiheadAttention* multihead() const override { return &self_attn; }
+  const AttentionKind& kind() const override { return self_attn.kind(); }
 
  protected:
   TransformerLayer(const TransformerOptions& options, bool crosses);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "../../ops/attention/mask/attention_mask.h"
@@ -60,6 +61,9 @@ struct LayerAttention {
   AttentionMask mask{};
   /// How queries and keys are rotated. None: they are not, if the model has other positions.
   std::optional<RotaryOptions> rotary{};
+  /// How the heads attend, in the syntax of `AttentionKind::parse`: "moba:64,top_k=4". A mask is
+  /// combined with `mask`. Decoders take the kinds that can be causal.
+  std::string kind = "dense";
 };
 
 /// A transformer over tokens: one struct from GPT-2 to today's families. The defaults are Llama's.
@@ -99,6 +103,7 @@ struct LayerAttention {
 ///         [kv_heads head_dim] with all_heads)
 ///     (layers.N.self_attn.sink_logits [heads])
 ///     layers.N.self_attn.o_proj.weight [dim, heads head_dim], .bias
+///     (layers.N.self_attn.sparse: `NativeSparseBranches`, of layers with the kind nsa)
 ///     (layers.N.attn_post_norm.weight [dim], .bias)     not with `before`
 ///     (layers.N.cross_attn_norm, .cross_attn, .cross_attn_post_norm: the same; cross_attn has
 ///         q_proj and, if packed, kv_proj [2 kv_heads head_dim, dim], else k_proj and v_proj)

@@ -53,6 +53,12 @@ TransformerConfig checked(const char* op, TransformerConfig config) {
   check_not_negative(op, "logit_softcap", config.logit_softcap);
   if (!(config.norm_eps > 0)) throw ValueError(op, "norm_eps > 0", to_text(config.norm_eps));
   if (config.attention.empty()) throw ValueError(op, "attention of at least one layer", "none");
+  for (LayerAttention& layer : config.attention) {
+    const AttentionKind kind = AttentionKind::parse(layer.kind);
+    if (!kind.is_mask()) continue;
+    layer.mask = layer.mask & kind.mask();
+    layer.kind = "dense";
+  }
   if (config.no_positions && has_positions(config)) {
     throw ValueError(op, "no_positions, or max_positions or rotary in attention", "both");
   }

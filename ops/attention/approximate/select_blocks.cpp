@@ -105,6 +105,7 @@ Tensor select_blocks(const Tensor& q, const Tensor& k, const SelectBlocksOptions
     throw ValueError(kSelect, "at most 2147483647 blocks", std::to_string(blocks));
   }
   const bool complete = options.causal && !logits;
+  const bool ended_only = options.causal && (!logits || options.own);
   Tensor pooled = options.pooled_keys;
   kernels::BlockRules rules{.queries = queries,
                             .keys = keys,
@@ -117,7 +118,7 @@ Tensor select_blocks(const Tensor& q, const Tensor& k, const SelectBlocksOptions
                             .causal = options.causal,
                             .complete = complete};
   if (pooled.defined()) {
-    rules.scored = scored_blocks(k, pooled, blocks, complete ? keys / options.block : blocks);
+    rules.scored = scored_blocks(k, pooled, blocks, ended_only ? keys / options.block : blocks);
   }
   if (options.lse.defined()) {
     if (logits) throw ValueError(kSelect, "no lse for logits", to_string(options.lse.shape()));

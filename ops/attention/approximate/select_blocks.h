@@ -23,8 +23,9 @@ struct SelectBlocksOptions {
   bool own = true;                ///< so is the block at the query's position,
   int64_t neighbours = 0;         ///< and so many blocks before that one
   std::optional<double> scale{};  ///< of the logits in the softmax; 1 / sqrt(D) by default
-  /// [B, H_kv, n, D], n = ceil(S_k / block), instead of the means of the blocks. Causal
-  /// probabilities read complete blocks only, and also take n = floor(S_k / block).
+  /// [B, H_kv, n, D], n = ceil(S_k / block), instead of the means of the blocks. Causal calls
+  /// with `own` blocks or probabilities score complete blocks only, and also take n = floor(S_k /
+  /// block).
   Tensor pooled_keys{};
   /// For probabilities, if it is known: float32 (float64 for float64) [B, H_q, S_q], the log of the
   /// sum of exp(scale q . pooled) over the blocks that the query scores, as `attention_with_lse`
