@@ -40,6 +40,7 @@ inline constexpr AutocastRule kAutocastRules[] = {
     {"sparse_weighted_average", AutocastTo::half},
     {"attention", AutocastTo::half},
     {"linear_attention", AutocastTo::half},
+    {"gated_delta_rule", AutocastTo::half},
     {"top_k_attention", AutocastTo::half},
     {"clustered_attention", AutocastTo::half},
     {"softmax", AutocastTo::float32},

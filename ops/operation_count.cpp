@@ -25,6 +25,12 @@ double linear_attention(const KernelCall& call, double products) {
   return 2 * products * count(call, 0) * extent(call, 2, 3);
 }
 
+// Products with the state for each token: forward with k, q and the correction; backward the first
+// again, three for the state's gradient, and three for those of q and k.
+double delta_rule(const KernelCall& call, double products) {
+  return 2 * products * count(call, 2) * extent(call, 0, 3);
+}
+
 struct Rule {
   std::string_view kernel;
   double (*operations)(const KernelCall&);
@@ -48,6 +54,8 @@ constexpr Rule kRules[] = {
     {"selected_attention_backward", [](const KernelCall& c) { return attention(c, 3, 2); }},
     {"linear_attention_forward", [](const KernelCall& c) { return linear_attention(c, 2); }},
     {"linear_attention_backward", [](const KernelCall& c) { return linear_attention(c, 5); }},
+    {"delta_rule_forward", [](const KernelCall& c) { return delta_rule(c, 3); }},
+    {"delta_rule_backward", [](const KernelCall& c) { return delta_rule(c, 7); }},
     {"window_matmul", last_by_inner},
     {"unwindow_matmul", [](const KernelCall& c) { return 2 * count(c, 0) * extent(c, 1, 3); }},
     {"block_sparse_matmul", rows_by_blocks},

@@ -184,6 +184,9 @@ TEST_CASE_TEMPLATE("profiler: products within windows and linear attention count
   const Tensor a = ones({5, 32}, {.device = device});
   CHECK(operations([&] { sampled_matmul(a, a, pattern); }) == 2 * 5 * 2 * 16 * 16);
   CHECK(operations([&] { out.backward(ones_like(out)); }) == 5 * 2 * 2 * 3 * 8 * 4 * 4);
+  const Tensor state = decayed_linear_attention(q, q, q).state;
+  CHECK(operations([&] { decayed_linear_attention(q, q, q); }) == 3 * 2 * 2 * 3 * 8 * 4 * 4);
+  CHECK(operations([&] { state.backward(ones_like(state)); }) == 7 * 2 * 2 * 3 * 8 * 4 * 4);
 }
 
 TEST_CASE_TEMPLATE("profiler: the trace has times in order, shapes and bytes", On, Cpu, Cuda) {

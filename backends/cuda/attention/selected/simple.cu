@@ -18,12 +18,12 @@ struct Simple {
   using C = compute_t<T>;
   Dims dims;
   IndexFlag* flag;
-  Rows<const T> q, k, v, g, out;
-  Rows<T> to_out, dq, dk, dv;
-  const C* lse;
-  C* to_lse;
-  const C* g_lse;
-  C* dots;  ///< [B, H, S_q]: rowsum(g . out) - g_lse
+  Rows<const T> q{}, k{}, v{}, g{}, out{};
+  Rows<T> to_out{}, dq{}, dk{}, dv{};
+  const C* lse = nullptr;
+  C* to_lse = nullptr;
+  const C* g_lse = nullptr;
+  C* dots = nullptr;  ///< [B, H, S_q]: rowsum(g . out) - g_lse
 };
 
 template <class T>

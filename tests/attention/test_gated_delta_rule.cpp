@@ -1,0 +1,363 @@
+// The gated delta rule on each backend: values and gradients over several chunks, packed texts,
+// extreme decays, bits, memory, decoding, errors.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include <sash/core/parallel.h>
+#include <sash/sash.h>
+
+#include "../support/attention/row_errors.h"
+#include "../support/devices.h"
+#include "../support/expect_error.h"
+
+using namespace sash;
+using namespace sash::testing;
+
+namespace {
+
+struct Sizes {
+  int64_t batch, heads, value_heads, length, depth, width;
+};
+
+enum class Gate { none, head, feature };
+
+// q, k, v, beta, initial state, and g if there is one; with cotangents of both results.
+struct Problem {
+  std::vector<Tensor> inputs;
+  Tensor g_out, g_state;
+  Tensor texts{};
+
+  Problem(const Sizes& s, Gate gate, DType dtype, Device device, double decay = 0.1) {
+    const auto make = [&](const Shape& shape, DType as) {
+      return randn(shape, {.dtype = as}).to(device);
+    };
+    const DType sums = is_half(dtype) ? DType::float32 : dtype;
+    const Shape keys{s.batch, s.heads, s.length, s.depth},
+        values{s.batch, s.value_heads, s.length, s.width}, tokens{s.batch, s.value_heads, s.length},
+        state{s.batch, s.value_heads, s.depth, s.width};
+    inputs = {make(keys, dtype), make(keys, dtype), make(values, dtype),
+              sigmoid(make(tokens, dtype)), make(state, sums)};
+    if (gate != Gate::none) {
+      Shape gates = tokens;
+      if (gate == Gate::feature) gates.push_back(s.depth);
+      inputs.push_back(softplus(make(gates, sums)) * -decay);
+    }
+    g_out = make(values, dtype);
+    g_state = make(state, sums);
+  }
+};
+
+const std::vector<std::string> kGradients{"dq", "dk", "dv", "dbeta", "dstate", "dg"};
+
+struct Answer {
+  RecurrentResult y;
+  std::vector<Tensor> gradients;
+};
+
+enum class Kind { kernels, composite };
+
+// In `dtype` and on `device`; those of the problem if there are none.
+Answer answer(Kind kind, const Problem& x, std::optional<DType> dtype = {},
+              std::optional<Device> device = {}) {
+  std::vector<Tensor> leaves;
+  const auto moved = [&](const Tensor& t) {
+    return t.detach().to(device.value_or(t.device())).to(dtype.value_or(t.dtype()));
+  };
+  for (const Tensor& t : x.inputs) leaves.push_back(moved(t).clone().requires_grad_());
+  RecurrentOptions options{
+      .g = leaves.size() > 5 ? leaves[5] : Tensor(), .normalize = true, .initial_state = leaves[4]};
+  if (x.texts.defined()) options.cu_seqlens = x.texts.to(leaves[0].device());
+  const auto f = kind == Kind::kernels ? gated_delta_rule : composite::gated_delta_rule;
+  const RecurrentResult y = f(leaves[0], leaves[1], leaves[2], leaves[3], options);
+  return {y, grad({y.out, y.state}, leaves, {moved(x.g_out), moved(x.g_state)})};
+}
+
+double tolerance(DType dtype) {
+  switch (dtype) {
+    case DType::bfloat16:
+      return 1e-2;
+    case DType::float16:
+      return 1.5e-3;
+    case DType::float32:
+      return 5e-6;
+    default:
+      return 1e-12;
+  }
+}
+
+void check_same_answers(const Answer& found, const Answer& expected, double limit) {
+  check_rows("out", found.y.out, expected.y.out, limit);
+  check_rows("state", found.y.state, expected.y.state, limit);
+  for (size_t i = 0; i < expected.gradients.size(); ++i) {
+    CAPTURE(kGradients[i]);
+    CHECK(relative_error(found.gradients[i], expected.gradients[i]) <= 2 * limit);
+  }
+}
+
+// Against the recurrence in float64.
+void check_values(Device device) {
+  const std::vector<Sizes> sizes{
+      {2, 2, 4, 200, 64, 64}, {1, 1, 1, 150, 128, 128}, {1, 2, 2, 100, 40, 72}};
+  manual_seed(3);
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16, DType::float64}) {
+    for (const Sizes& s : sizes) {
+      for (const Gate gate : {Gate::none, Gate::head, Gate::feature}) {
+        if (short_tests() && s.depth != 40) continue;
+        CAPTURE(name(dtype));
+        CAPTURE(s.depth);
+        CAPTURE(static_cast<int>(gate));
+        const Problem x(s, gate, dtype, device);
+        check_same_answers(answer(Kind::kernels, x),
+                           answer(Kind::composite, x, DType::float64, kCPU), tolerance(dtype));
+      }
+    }
+  }
+}
+
+// Decays from none to all of the state within a token: no NaN, and the values of the recurrence.
+void check_extreme_gates(Device device) {
+  manual_seed(4);
+  for (const Gate gate : {Gate::head, Gate::feature}) {
+    for (const DType dtype : {DType::float32, DType::float64}) {
+      Problem x({1, 1, 2, 140, 16, 8}, gate, dtype, device);
+      for (const double low : {0.0, -50.0, -1e4, -HUGE_VAL}) {
+        CAPTURE(low);
+        Tensor g = x.inputs[5].clone();
+        g.fill_(0);
+        g.narrow(2, 20, 100).fill_(low);
+        for (int64_t t = 21; t < 120; t += 3) g.narrow(2, t, 1).fill_(-1e-3);
+        x.inputs[5] = g;
+        check_same_answers(answer(Kind::kernels, x),
+                           answer(Kind::composite, x, DType::float64, kCPU), tolerance(dtype));
+      }
+    }
+  }
+}
+
+void check_packed(Device device) {
+  manual_seed(5);
+  const std::vector<int32_t> bounds{0, 70, 70, 71, 199, 200};
+  const auto texts = static_cast<int64_t>(bounds.size()) - 1;
+  for (const Gate gate : {Gate::none, Gate::head, Gate::feature}) {
+    Problem x({1, 1, 2, 200, 16, 8}, gate, DType::float64, device);
+    x.inputs[4] = randn({texts, 2, 16, 8}, x.inputs[4].options());
+    x.g_state = randn({texts, 2, 16, 8}, x.g_state.options());
+    x.texts = tensor<int32_t>({0, 70, 70, 71, 199, 200});
+    const Answer together = answer(Kind::kernels, x);
+    for (int64_t i = 0; i < texts; ++i) {
+      const int64_t first = bounds[size_t(i)], count = bounds[size_t(i) + 1] - first;
+      Problem alone = x;
+      alone.texts = {};
+      for (size_t n = 0; n < x.inputs.size(); ++n) {
+        alone.inputs[n] =
+            n == 4 ? x.inputs[n].narrow(0, i, 1) : x.inputs[n].narrow(2, first, count);
+      }
+      alone.g_out = x.g_out.narrow(2, first, count);
+      alone.g_state = x.g_state.narrow(0, i, 1);
+      const Answer expected = answer(Kind::kernels, alone);
+      const auto same = [&](const Tensor& all, const Tensor& part, bool of_tokens) {
+        const Tensor found = of_tokens ? all.narrow(2, first, count) : all.narrow(0, i, 1);
+        CHECK(relative_error(found, part) <= 1e-12);
+      };
+      same(together.y.out, expected.y.out, true);
+      same(together.y.state, expected.y.state, false);
+      for (size_t n = 0; n < x.inputs.size(); ++n) {
+        same(together.gradients[n], expected.gradients[n], n != 4);
+      }
+    }
+  }
+}
+
+void check_bits(Device device) {
+  manual_seed(6);
+  const int threads = num_threads();
+  for (const Gate gate : {Gate::head, Gate::feature}) {
+    const Problem x({1, 1, 2, 300, 64, 80}, gate, DType::bfloat16, device);
+    const Answer first = answer(Kind::kernels, x);
+    for (const int count : {1, 3}) {
+      set_num_threads(count);
+      const Answer second = answer(Kind::kernels, x);
+      set_num_threads(threads);
+      CHECK(all_same(first.y.out, second.y.out));
+      CHECK(all_same(first.y.state, second.y.state));
+      for (size_t i = 0; i < first.gradients.size(); ++i) {
+        CHECK(all_same(first.gradients[i], second.gradients[i]));
+      }
+    }
+  }
+}
+
+int64_t peak_of(int64_t length, Device device) {
+  const Problem x({1, 1, 1, length, 16, 16}, Gate::feature, DType::float32, device);
+  const int64_t before = memory_stats(device).current;
+  reset_peak_memory(device);
+  answer(Kind::kernels, x);
+  return memory_stats(device).peak - before;
+}
+
+// Linear in the length, and less than a matrix of S x S numbers.
+void check_memory(Device device) {
+  const int64_t shorter = peak_of(2048, device), longer = peak_of(8192, device);
+  CHECK(static_cast<double>(longer) < 4.4 * static_cast<double>(shorter));
+  CHECK(longer < 8192 * 8192 * 4 / 4);
+}
+
+// A prompt at once, then token by token, equals all at once.
+void check_decoding(Device device) {
+  const NoGradGuard no_grad;
+  manual_seed(7);
+  for (const DType dtype : {DType::float32, DType::float16}) {
+    const Problem x({2, 2, 4, 150, 16, 24}, Gate::head, dtype, device);
+    const auto& in = x.inputs;
+    RecurrentOptions options{.g = in[5], .normalize = true, .initial_state = in[4]};
+    const RecurrentResult all = gated_delta_rule(in[0], in[1], in[2], in[3], options);
+    RecurrentState state{in[4]};
+    options.initial_state = {};
+    std::vector<Tensor> parts;
+    int64_t at = 0;
+    for (const int64_t count : {130, 1, 1, 18}) {
+      const auto part = [&](const Tensor& t) { return t.narrow(2, at, count); };
+      options.g = part(in[5]);
+      parts.push_back(gated_delta_rule_step(part(in[0]), part(in[1]), part(in[2]), part(in[3]),
+                                            state, options));
+      at += count;
+      CHECK(state.s.shape() == Shape{2, 4, 16, 24});
+      CHECK(state.s.dtype() == DType::float32);
+    }
+    CHECK(cat(parts, 2).dtype() == dtype);
+    check_rows("out", cat(parts, 2), all.out, tolerance(dtype));
+    check_rows("state", state.s, all.state, tolerance(DType::float32));
+  }
+}
+
+void check_text_errors(Device device) {
+  const Tensor x = zeros({1, 1, 4, 2}, {.device = device}), beta = x.select(3, 0);
+  const auto call = [&](std::vector<int32_t> bounds) {
+    const Tensor texts = tensor<int32_t>(bounds).to(device);
+    return error_of<ValueError>(device,
+                                [&] { gated_delta_rule(x, x, x, beta, {.cu_seqlens = texts}); });
+  };
+  const std::string expected =
+      "attention: expected cu_seqlens that ascend from 0 to the length, 4, got ";
+  CHECK(call({0, 5}) == expected + "5 at 1");
+  CHECK(call({1, 4}) == expected + "1 at 0");
+  CHECK(call({0, 3, 2, 4}) == expected + "2 at 2");
+  if (device.is_cpu()) return;
+  CHECK_THROWS_AS(gated_delta_rule(x, x, x, beta.to(kCPU)), DeviceError);
+  CHECK_THROWS_AS(gated_delta_rule(x, x, x, beta, {.cu_seqlens = tensor<int32_t>({0, 4})}),
+                  DeviceError);
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("gated delta rule: values and gradients over several chunks", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_values(On::device);
+}
+
+TEST_CASE_TEMPLATE("gated delta rule: extreme gates", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_extreme_gates(On::device);
+}
+
+TEST_CASE_TEMPLATE("gated delta rule: packed texts are as separate calls", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_packed(On::device);
+}
+
+TEST_CASE_TEMPLATE("gated delta rule: the same bits in every run", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_bits(On::device);
+}
+
+TEST_CASE_TEMPLATE("gated delta rule: memory is linear in the length", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_memory(On::device);
+}
+
+TEST_CASE_TEMPLATE("gated delta rule: decoding with a state equals all tokens at once", On, Cpu,
+                   Cuda) {
+  if (!missing(On::device)) check_decoding(On::device);
+}
+
+TEST_CASE_TEMPLATE("gated delta rule: cu_seqlens that do not fit", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_text_errors(On::device);
+}
+
+TEST_CASE("gated delta rule: autocast, and float32 gates beside halves") {
+  const Tensor x = randn({1, 2, 5, 4}), tokens = sigmoid(randn({1, 2, 5}));
+  for (const DType half : {DType::float16, DType::bfloat16}) {
+    const RecurrentResult plain =
+        gated_delta_rule(x.to(half), x.to(half), x.to(half), tokens, {.g = -tokens});
+    const AutocastGuard guard(half);
+    const RecurrentResult y = gated_delta_rule(x, x, x, tokens, {.g = -tokens});
+    CHECK(y.out.dtype() == half);
+    CHECK(y.state.dtype() == DType::float32);
+    CHECK(all_same(y.out, plain.out));
+    CHECK(decayed_linear_attention(x, x, x, {.g = -tokens}).out.dtype() == half);
+  }
+}
+
+TEST_CASE("gated delta rule: wrong calls") {
+  const Tensor x = zeros({1, 4, 3, 2}), odd = zeros({1, 6, 3, 2}), beta = zeros({1, 4, 3});
+  const Tensor doubles = zeros({1, 4, 3, 2}, {.dtype = DType::float64});
+  const Tensor half = x.to(DType::float16), two = zeros({2, 4, 3, 2});
+  const Tensor texts = tensor<int32_t>({0, 3}), wide = tensor<int64_t>({0, 3});
+  const std::string heads =
+      "ShapeError: gated_delta_rule: expected q and k [B, H, S, D], v [B, H_v, S, D_v], H_v a "
+      "multiple of H, got ";
+  RecurrentState state{zeros({1, 2, 2, 2})};
+  expect_errors({
+      {heads + "[1, 4, 3, 2], [1, 4, 3, 2] and [1, 6, 3, 2]",
+       [&] {
+         gated_delta_rule(x, x, odd, zeros({1, 6, 3}));
+       }},
+      {heads + "[1, 4, 3, 2], [1, 6, 3, 2] and [1, 4, 3, 2]",
+       [&] { gated_delta_rule(x, odd, x, beta); }},
+      {heads + "[1, 4, 3], [1, 4, 3] and [1, 4, 3]",
+       [&] { gated_delta_rule(beta, beta, beta, beta); }},
+      {"ValueError: gated_delta_rule: expected beta, got an undefined tensor",
+       [&] { gated_delta_rule(x, x, x, Tensor()); }},
+      {"ValueError: decayed_linear_attention: expected a tensor, got an undefined tensor",
+       [&] { decayed_linear_attention(x, x, Tensor()); }},
+      {"DTypeError: gated_delta_rule: expected tensors of one dtype, got float32 and float64",
+       [&] { gated_delta_rule(x, x, doubles, beta); }},
+      {"DTypeError: gated_delta_rule: expected a floating dtype, got int64",
+       [&] {
+         const Tensor whole = x.to(DType::int64);
+         gated_delta_rule(whole, whole, whole, beta);
+       }},
+      {"DTypeError: gated_delta_rule: expected tensors of one dtype, got float32 and float16",
+       [&] { gated_delta_rule(x, x, x, beta.to(DType::float16)); }},
+      {"DTypeError: gated_delta_rule: expected tensors of one dtype, got float16 and float64",
+       [&] { gated_delta_rule(half, half, half, beta, {.g = beta.to(DType::float64)}); }},
+      {"DTypeError: gated_delta_rule: expected a state of float32, got float16",
+       [&] { gated_delta_rule(half, half, half, beta, {.initial_state = half}); }},
+      {"ShapeError: gated_delta_rule: expected shape [1, 4, 3], got [1, 4, 3, 2]",
+       [&] { gated_delta_rule(x, x, x, x); }},
+      {"ShapeError: gated_delta_rule: expected shape [1, 4, 3], got [1, 4]",
+       [&] {
+         gated_delta_rule(x, x, x, beta, {.g = zeros({1, 4})});
+       }},
+      {"ShapeError: gated_delta_rule: expected shape [1, 4, 3, 2], got [1, 4, 3, 1]",
+       [&] {
+         gated_delta_rule(x, x, x, beta, {.g = zeros({1, 4, 3, 1})});
+       }},
+      {"ShapeError: gated_delta_rule: expected shape [1, 4, 2, 2], got [1, 4, 3, 2]",
+       [&] { gated_delta_rule(x, x, x, beta, {.initial_state = x}); }},
+      {"ValueError: gated_delta_rule: expected a finite scale, got inf",
+       [&] { gated_delta_rule(x, x, x, beta, {.scale = HUGE_VAL}); }},
+      {"ValueError: gated_delta_rule: expected a finite scale, got 1e+300",
+       [&] { gated_delta_rule(x, x, x, beta, {.scale = 1e300}); }},
+      {"DTypeError: gated_delta_rule: expected cu_seqlens of int32, got int64",
+       [&] { gated_delta_rule(x, x, x, beta, {.cu_seqlens = wide}); }},
+      {"ShapeError: gated_delta_rule: expected cu_seqlens [n + 1], got [0]",
+       [&] { gated_delta_rule(x, x, x, beta, {.cu_seqlens = texts.narrow(0, 0, 0)}); }},
+      {"ShapeError: gated_delta_rule: expected B = 1 with cu_seqlens, got [2, 4, 3, 2]",
+       [&] {
+         gated_delta_rule(two, two, two, zeros({2, 4, 3}), {.cu_seqlens = texts});
+       }},
+      {"ShapeError: gated_delta_rule_step: expected shape [1, 4, 2, 2], got [1, 2, 2, 2]",
+       [&] { gated_delta_rule_step(x, x, x, beta, state); }},
+      {"ValueError: gated_delta_rule_step: expected the initial state in `state`, got options with "
+       "one",
+       [&] { gated_delta_rule_step(x, x, x, beta, state, {.initial_state = x}); }},
+  });
+}
