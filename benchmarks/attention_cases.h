@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -19,6 +21,7 @@ namespace sash::bench {
 struct Pattern {
   AttentionMask mask;
   testing::Sees sees;
+  double pairs = 0;  ///< visible; 0: counted by `mask_statistics`
 };
 
 inline Pattern dense() {
@@ -273,6 +276,57 @@ inline AttentionCases block_cases(Device device) {
   return cases;
 }
 
+/// Causal, and for each query and key head `count` blocks of `block` keys: the first, the query's
+/// own, the one before it, and random earlier ones.
+inline Pattern selected_blocks(int64_t length, int64_t key_heads, int64_t group, int64_t block,
+                               int64_t count, Device device) {
+  std::mt19937 random(7);
+  const auto rows =
+      std::make_shared<std::vector<int32_t>>(static_cast<size_t>(key_heads * length * count), -1);
+  double pairs = 0;
+  for (int64_t at = 0; at < key_heads * length; ++at) {
+    const int64_t query = at % length, own = query / block;
+    int32_t* const row = rows->data() + at * count;
+    int64_t listed = 0;
+    const auto add = [&](int64_t n) {
+      if (std::find(row, row + listed, n) == row + listed) row[listed++] = static_cast<int32_t>(n);
+    };
+    for (const int64_t n : {int64_t{0}, own, std::max<int64_t>(own - 1, 0)}) add(n);
+    while (listed < std::min(count, own + 1)) {
+      add(static_cast<int64_t>(random() % static_cast<uint64_t>(own + 1)));
+    }
+    pairs += static_cast<double>(group * ((listed - 1) * block + query % block + 1));
+  }
+  const Tensor index = tensor(*rows, {1, key_heads, length, count}, {.device = device});
+  return {AttentionMask::selected(index, block) & AttentionMask::causal(),
+          [=](const MaskIndex& at) {
+            const auto row = rows->begin() + (at.head / group * length + at.query) * count;
+            return at.key <= at.query && std::find(row, row + count, at.key / block) != row + count;
+          },
+          pairs};
+}
+
+/// Blocks that data selects: 16 of 64 keys for 16 heads of a key head, and 8 of 512 for each head.
+inline AttentionCases selected_cases(Device device) {
+  const Usual usual(device);
+  AttentionCases cases;
+  for (const int64_t length :
+       usual.cuda ? std::vector<int64_t>{16384, 65536} : std::vector<int64_t>{4096}) {
+    for (const int64_t dim : {64, 128}) {
+      const auto add = [&](const std::string& name, int64_t heads, int64_t kv, int64_t block,
+                           int64_t count) {
+        cases.push_back(
+            {"selected", name + "_d" + std::to_string(dim) + "_s" + std::to_string(length),
+             [=] { return selected_blocks(length, kv, heads / kv, block, count, device); }, 1,
+             heads, length, dim, usual.dtype, kv});
+      };
+      add("blocks64_of16", usual.cuda ? 64 : 16, usual.cuda ? 4 : 1, 64, 16);
+      add("blocks512_of8", usual.cuda ? 16 : 4, usual.cuda ? 16 : 4, usual.cuda ? 512 : 128, 8);
+    }
+  }
+  return cases;
+}
+
 /// One window over heads of every width that has tiles of its own.
 inline AttentionCases width_cases(Device device) {
   const Usual usual(device);
@@ -356,8 +410,9 @@ inline AttentionCases memory_cases(Device device) {
 
 inline AttentionCases attention_cases(Device device) {
   AttentionCases cases;
-  for (const auto group : {peer_cases, scaling_cases, length_cases, dense_cases, sparse_cases,
-                           block_cases, width_cases, option_cases, dropout_cases, memory_cases}) {
+  for (const auto group :
+       {peer_cases, scaling_cases, length_cases, dense_cases, sparse_cases, block_cases,
+        selected_cases, width_cases, option_cases, dropout_cases, memory_cases}) {
     for (AttentionCase& setup : group(device)) cases.push_back(std::move(setup));
   }
   return cases;

@@ -78,11 +78,13 @@ class AttentionRun {
   }
 
   Times time() const {
-    const auto statistics =
-        mask_statistics(pattern_.mask, {setup_.batch, setup_.heads, setup_.length, setup_.length});
+    const sash::MaskShape shape{setup_.batch, setup_.heads, setup_.length, setup_.length};
+    const double pairs =
+        pattern_.pairs > 0
+            ? pattern_.pairs
+            : static_cast<double>(mask_statistics(pattern_.mask, shape).visible_pairs);
     Times times{sash::bench::median_ms(device_, kCalls, [&] { forward(); }),
-                sash::bench::median_ms(device_, kCalls, [&] { both(); }),
-                static_cast<double>(statistics.visible_pairs)};
+                sash::bench::median_ms(device_, kCalls, [&] { both(); }), pairs};
     if (device_.is_cuda()) {
       times.graph_forward = sash::bench::graph_ms(device_, [&] { forward(); });
       times.graph_both = sash::bench::graph_ms(device_, [&] { both(); });
@@ -168,8 +170,8 @@ int main(int argc, char** argv) {
   std::string dtype;
   std::vector<std::string> groups, names;
   app.add_option("--group", groups,
-                 "peers (the default), scaling, lengths, dense, sparse, blocks, widths, options, "
-                 "dropout, memory");
+                 "peers (the default), scaling, lengths, dense, sparse, blocks, selected, "
+                 "widths, options, dropout, memory");
   app.add_option("--case", names, "only these cases, of any group");
   app.add_option("--dtype", dtype, "of all cases: float32, bfloat16, ...");
   return sash::bench::run_program(app, argc, argv, [&](sash::Device device) {
