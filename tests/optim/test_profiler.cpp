@@ -13,6 +13,7 @@
 #include <sash/core/backend/kernel.h>
 #include <sash/ops/attention/approximate/linear_attention.h>
 #include <sash/ops/attention/exact/attention.h>
+#include <sash/ops/attention/recurrent/gated_delta_rule.h>
 #include <sash/ops/elementwise/binary.h>
 #include <sash/ops/index/embedding.h>
 #include <sash/ops/index/gather.h>
