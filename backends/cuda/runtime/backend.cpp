@@ -299,7 +299,13 @@ void CudaBackend::begin_capture(Device device, Stream stream) {
 
 void* CudaBackend::end_capture(Device device, Stream stream) {
   Card& on = card(device);
-  const CardGuard guard(device.index);
+  std::optional<CardGuard> guard;
+  std::exception_ptr failure;  // in spite of which the recording ends
+  try {
+    guard.emplace(device.index);
+  } catch (...) {
+    failure = std::current_exception();
+  }
   const cudaStream_t queue = on.resolve(stream);
   cudaGraph_t recorded = nullptr;
   cudaGraphExec_t executable = nullptr;
@@ -307,10 +313,12 @@ void* CudaBackend::end_capture(Device device, Stream stream) {
   CachingAllocator::Graph* memory = on.allocator.end_capture(queue, &recorded, &ended);
   cudaError_t made = ended;
   if (ended == cudaSuccess) {
-    made = fails_now() ? cudaErrorUnknown : cudaGraphInstantiate(&executable, recorded, 0);
+    made =
+        failure || fails_now() ? cudaErrorUnknown : cudaGraphInstantiate(&executable, recorded, 0);
   }
   if (recorded) cudaGraphDestroy(recorded);
   if (made != cudaSuccess && memory) on.allocator.release(memory, on.stream);
+  if (failure) std::rethrow_exception(failure);
   check(ended, "cudaStreamEndCapture", __FILE__, __LINE__);
   check(made, "cudaGraphInstantiate", __FILE__, __LINE__);
   auto step = std::make_unique<CapturedStep>(CapturedStep{executable, memory, device});

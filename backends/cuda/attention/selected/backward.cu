@@ -7,22 +7,32 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// A warp for each row of out and g.
 template <class T>
+__device__ float dot_of(const uint4& a, const uint4& b) {
+  const auto *const x = reinterpret_cast<const T*>(&a), *const y = reinterpret_cast<const T*>(&b);
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum += static_cast<float>(x[i]) * static_cast<float>(y[i]);
+  return sum;
+}
+
+/// `depth` / 8 lanes for each row of out and g.
+template <class T, int depth>
 __global__ void __launch_bounds__(kThreads)
     stats_kernel(Backward<T> x, Rows<const T> out, const float* lse, const float* g_lse) {
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / kWarp) + warp();
+  constexpr int lanes = depth / 8;
+  const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / lanes;
   const Dims& dims = x.dims;
-  if (row >= static_cast<int64_t>(dims.batches) * dims.heads * dims.queries) return;
-  const int64_t head = row / dims.queries, query = row % dims.queries;
-  const T* const a = out.at(head / dims.heads, head % dims.heads).data + query * out.row;
-  const T* const b = x.g.at(head / dims.heads, head % dims.heads).data + query * x.g.row;
-  float dot = 0;
-  for (int i = lane(); i < dims.width; i += kWarp) {
-    dot += static_cast<float>(a[i]) * static_cast<float>(b[i]);
-  }
-  dot = sum_over_lanes(dot);
-  if (lane() == 0) x.stats[row] = {lse[row] * kLog2E, g_lse ? dot - g_lse[row] : dot};
+  const int64_t rows = static_cast<int64_t>(dims.batches) * dims.heads * dims.queries;
+  const int64_t row = min(at, rows - 1), head = row / dims.queries, query = row % dims.queries;
+  const int column = static_cast<int>(threadIdx.x) % lanes * 8;
+  const auto chunk = [&](const Rows<const T>& from) {
+    return *reinterpret_cast<const uint4*>(from.at(head / dims.heads, head % dims.heads).data +
+                                           query * from.row + column);
+  };
+  const float dot = sum_over_lanes<lanes>(dot_of<T>(chunk(out), chunk(x.g)));
+  if (column > 0 || at >= rows) return;
+  x.stats[row] = {lse[row] * kLog2E, g_lse ? dot - g_lse[row] : dot};
 }
 
 }  // namespace
@@ -45,7 +55,9 @@ void tensor_core_backward(const KernelContext& context, const AttentionInputs& x
                            .dk = rows_of<T>(gradients.dk),
                            .dv = rows_of<T>(gradients.dv),
                            .stats = stats.ptr<RowStats>()};
-    launch_kernel(context, ceil_div(rows, kThreads / kWarp), kThreads, 0, stats_kernel<T>, call,
+    const int64_t depth = x.q.shape[3];
+    launch_kernel(context, ceil_div(rows * depth / 8, kThreads), kThreads, 0,
+                  depth == 64 ? stats_kernel<T, 64> : stats_kernel<T, 128>, call,
                   rows_of<const T>(gradients.out), gradients.lse.ptr<const float>(),
                   gradients.g_lse ? gradients.g_lse->ptr<const float>() : nullptr);
     backward_queries(context, call);

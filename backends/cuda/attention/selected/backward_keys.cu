@@ -1,35 +1,39 @@
+#include "../../hopper/wgmma.cuh"
 #include "backward.cuh"
 
 /// The gradients of k and v on tensor cores.
 ///
 /// A block of threads has 64 keys of a block and a chunk of its list. Its warps form `kParts` parts
-/// of four, which take 16 rows of q in turn; a warp has 16 of the keys. Sums of chunks are added by
-/// a second kernel, in their order.
+/// of four, which take 32 rows of q in turn: scores and sums are products of a warpgroup. Sums
+/// of chunks are added by a second kernel, in their order.
 namespace sash::cuda::selected {
 namespace {
 
-constexpr int kKeys = 64, kSums = 4 * 32;  // threads of a part
-constexpr int kStages = 4;
+constexpr int kRows = 32, kPieces = kRows / 16;  // of a tile
+constexpr int kKeys = 64, kSums = 4 * 32;        // threads of a part
 
 template <int depth>
-constexpr int kParts = 256 / depth;
+constexpr int kParts = depth == 64 ? 3 : 2;
+template <int depth>
+constexpr int kStages = depth == 64 ? 5 : 4;
 
 template <class T, int depth>
 struct KeyMemory {
   using Keys = hopper::Tile<T, depth, kKeys>;
-  using Rows = hopper::Tile<T, depth, 16>;
+  using Rows = hopper::Tile<T, depth, kRows>;
   struct Stage {
     Rows q, g;
-    KeyRange range[16];
-    RowStats stats[16];
+    KeyRange range[kRows];
+    RowStats stats[kRows];
+    int partial;  ///< whether a row does not see all keys of the block of threads
   };
 
   Keys k, v;
   union {
-    Stage stage[kParts<depth>][kStages];
+    Stage stage[kParts<depth>][kStages<depth>];
     float sums[2][kKeys][depth];
   };
-  int rows[kChunk];  ///< of the list: unit and row of the index as one number
+  int2 rows[kChunk];  ///< of the list: the unit, and the row of the index
 };
 
 /// Which keys and which rows a block of threads has.
@@ -61,6 +65,15 @@ __device__ inline KeyWork key_work(const Dims& dims, const Lists& lists, int64_t
   return work;
 }
 
+/// Sums as the left operand of a product.
+template <class T, int n>
+__device__ void pack(uint32_t (&words)[n], const float (&sums)[2 * n]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    words[i] = hopper::pack(std::type_identity<T>{}, sums[2 * i], sums[2 * i + 1]);
+  }
+}
+
 template <class T, int depth>
 __global__ void __launch_bounds__(kSums* kParts<depth>, 1)
     keys_kernel(const __grid_constant__ Backward<T> x, const __grid_constant__ Lists lists,
@@ -90,77 +103,119 @@ __global__ void __launch_bounds__(kSums* kParts<depth>, 1)
   for (int i = thread; i < work.count; i += threads) {
     const int64_t row = lists.rows[work.from + i];
     const int head = static_cast<int>(row / dims.rows % dims.index_heads);
-    const int unit = work.key_head * units + head % per_list;
-    memory.rows[i] = unit * dims.rows + static_cast<int>(row % dims.rows);
+    memory.rows[i] = {work.key_head * units + head % per_list, static_cast<int>(row % dims.rows)};
   }
   mma::wait_for_copies();
+  hopper::fence_proxy_async();
   __syncthreads();
 
   const int part = warp() / 4, lane_of_part = thread % kSums, keys16 = warp() % 4 * 16;
-  const int tiles = work.count * dims.parts;
+  const int pieces = work.count * dims.parts;  // of 16 rows
+  const int tiles = (pieces + kPieces - 1) / kPieces;
+  const bool whole = dims.has_whole_queries(), one_part = dims.parts == 1;
   const auto fetch = [&](int tile) {
     if (tile < tiles) {
-      auto& stage = memory.stage[part][tile / kParts<depth> % kStages];
-      const int packed = memory.rows[tile / dims.parts], in_group = tile % dims.parts * 16;
-      const int unit = packed / dims.rows, row = packed % dims.rows;
+      auto& stage = memory.stage[part][tile / kParts<depth> % kStages<depth>];
       const auto place = [&](int i) {
-        if (in_group + i >= dims.group) return int2{-1, 0};
-        const int2 at = dims.place(unit, row, in_group + i);
+        const int piece = tile * kPieces + i / 16;
+        if (piece >= pieces) return int2{-1, 0};
+        const int2 entry = memory.rows[one_part ? piece : piece / dims.parts];
+        const int in_group = (one_part ? 0 : piece % dims.parts * 16) + i % 16;
+        if (whole) return int2{entry.y, entry.x * dims.heads_per + in_group};
+        if (in_group >= dims.group) return int2{-1, 0};
+        const int2 at = dims.place(entry.x, entry.y, in_group);
         return at.x < dims.queries ? at : int2{-1, 0};
       };
 #pragma unroll
-      for (int i = lane_of_part; i < 16 * chunks; i += kSums) {
+      for (int i = lane_of_part; i < kRows * chunks; i += kSums) {
         const int2 at = place(i / chunks);
         copy(stage.q, i / chunks, i % chunks, x.q, at.y, max(at.x, 0), at.x >= 0);
         copy(stage.g, i / chunks, i % chunks, x.g, at.y, max(at.x, 0), at.x >= 0);
       }
-      if (lane_of_part < 16) {
+      if (lane_of_part < kRows) {  // a warp
         const int2 at = place(lane_of_part);
         const bool inside = at.x >= 0;
-        stage.range[lane_of_part] = inside ? dims.range(work.b, at.y, at.x) : KeyRange{0, 0};
+        const KeyRange range = inside ? dims.range(work.b, at.y, at.x) : KeyRange{0, 0};
+        const bool hides = inside && (range.first > work.first || range.past < work.first + kKeys);
+        const bool partial = __any_sync(~0u, hides) || work.past < work.first + kKeys;
+        if (lane() == 0) stage.partial = partial;
+        stage.range[lane_of_part] = range;
         stage.stats[lane_of_part] =
             inside ? x.stats[dims.row_of(work.b, at.y) + at.x] : RowStats{kInfinity, 0};
       }
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   };
-  for (int i = 0; i < kStages - 1; ++i) fetch(part + i * kParts<depth>);
+  for (int i = 0; i < kStages<depth> - 1; ++i) fetch(part + i * kParts<depth>);
 
-  float dk[depth / 8][4] = {}, dv[depth / 8][4] = {};
+  float dk[depth / 2] = {}, dv[depth / 2] = {};
   const Exponent c(dims);
-  const LaneRows keys(memory.k, keys16, true), values(memory.v, keys16, true);
   using Keys = typename Memory::Keys;
-  using Rows16 = typename Memory::Rows;
+  using RowTile = typename Memory::Rows;
+  const hopper::Operand keys(memory.k), values(memory.v);
   const int own_first = work.first + keys16;
   for (int tile = part; tile < tiles; tile += kParts<depth>) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
+    asm volatile("cp.async.wait_group %0;" ::"n"(kStages<depth> - 2) : "memory");
+    hopper::fence_proxy_async();
     hopper::barrier_sync(1 + part, kSums);
-    fetch(tile + (kStages - 1) * kParts<depth>);
-    const auto& stage = memory.stage[part][tile / kParts<depth> % kStages];
-    const LaneRows q(stage.q, 0, false), g(stage.g, 0, false);
-    float p[2][4] = {}, ds[2][4] = {};
-    multiply_rows<T, depth, Keys, Rows16>(p, keys, q, 0);
-    multiply_rows<T, depth, Keys, Rows16>(ds, values, g, 0);
-    c.apply_sign(p);
+    fetch(tile + (kStages<depth> - 1) * kParts<depth>);
+    const auto& stage = memory.stage[part][tile / kParts<depth> % kStages<depth>];
+    const hopper::Operand q(stage.q), g(stage.g);
+    const bool partial = stage.partial != 0;
+    float p[kRows / 2], ds[kRows / 2];
+    hopper::warpgroup_arrive();
+    hopper::multiply_rows<Keys, RowTile>(p, keys, q);
+    hopper::warpgroup_commit();
+    hopper::multiply_rows<Keys, RowTile>(ds, values, g);
+    hopper::warpgroup_commit();
+    hopper::warpgroup_wait<1>();
+    hopper::fence_operand(p);
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
+    for (int j = 0; j < kRows / 8; ++j) {
 #pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        const int row = fragments::column_of(j, odd);
-        const RowStats stats = stage.stats[row];
-        const KeyRange range = stage.range[row];
+      for (int e = 0; e < 4; ++e) {
+        const float score = c.negative ? -p[4 * j + e] : p[4 * j + e];
+        const float lse = stage.stats[fragments::column_of(j, e)].lse;
+        p[4 * j + e] = fragments::exp2_approx(fmaf(score, c.size, -lse));
+      }
+    }
+    if (partial) {
 #pragma unroll
-        for (int e = odd; e < 4; e += 2) {
+      for (int j = 0; j < kRows / 8; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const KeyRange range = stage.range[fragments::column_of(j, e)];
           const int key = own_first + lane() / 4 + e / 2 * 8;
-          const bool seen = key >= range.first && key < min(range.past, work.past);
-          const float weight = fragments::exp2_approx(fmaf(p[j][e], c.size, -stats.lse));
-          p[j][e] = seen ? weight : 0;
-          ds[j][e] = seen ? weight * (ds[j][e] - stats.dot) : 0;
+          if (key < range.first || key >= min(range.past, work.past)) p[4 * j + e] = 0;
         }
       }
     }
-    multiply_weights<T, Rows16>(dv, p, LaneRows(stage.g, 0, true), 0);
-    multiply_weights<T, Rows16>(dk, ds, LaneRows(stage.q, 0, true), 0);
+    uint32_t words[kRows / 4], gradients[kRows / 4];
+    pack<T>(words, p);
+    hopper::warpgroup_wait<0>();
+    hopper::fence_operand(ds);
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        ds[4 * j + e] =
+            p[4 * j + e] * (ds[4 * j + e] - stage.stats[fragments::column_of(j, e)].dot);
+      }
+    }
+    if (partial) {  // also where g v' is not finite
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) ds[i] = p[i] == 0 ? 0 : ds[i];
+    }
+    pack<T>(gradients, ds);
+    hopper::fence_operand(dv);
+    hopper::fence_operand(dk);
+    hopper::warpgroup_arrive();
+    hopper::multiply_add<RowTile>(dv, words, g);
+    hopper::multiply_add<RowTile>(dk, gradients, q);
+    hopper::warpgroup_commit();
+    hopper::warpgroup_wait<0>();
+    hopper::fence_operand(dv);
+    hopper::fence_operand(dk);
   }
 
   // The sums of the parts, in their order.
@@ -180,7 +235,7 @@ __global__ void __launch_bounds__(kSums* kParts<depth>, 1)
           const auto& own = of == 0 ? dk : dv;
           auto* const sum = reinterpret_cast<float2*>(&memory.sums[of][key][column]);
           const float2 before = first ? float2{0, 0} : *sum;
-          const float2 after{before.x + own[j][e], before.y + own[j][e + 1]};
+          const float2 after{before.x + own[4 * j + e], before.y + own[4 * j + e + 1]};
           if (turn > 0) {
             *sum = after;
           } else {
@@ -195,34 +250,35 @@ __global__ void __launch_bounds__(kSums* kParts<depth>, 1)
 
 constexpr int kAddThreads = 256;
 
-/// Writes dk and dv of 64 keys of a block from the sums of its chunks.
+/// Writes dk and dv of 64 keys of a block from the sums of its chunks: a thread for two elements.
 template <class T, int depth>
 __global__ void __launch_bounds__(kAddThreads)
     add_kernel(const __grid_constant__ Backward<T> x, const __grid_constant__ Lists lists,
-               const float* sums) {
+               const float2* sums) {
+  constexpr int pairs = kKeys * depth;  // of elements, of dk and dv
   const Dims& dims = x.dims;
   const int parts = (dims.block + kKeys - 1) / kKeys;
   const int heads = dims.key_heads / lists.heads, batches = dims.batches / dims.index_batches;
-  const auto number = static_cast<int>(blockIdx.x);
+  const int64_t all = static_cast<int64_t>(blockIdx.x) * kAddThreads + threadIdx.x;
+  const auto i = static_cast<int>(all % pairs), number = static_cast<int>(all / pairs);
   const int part = number % parts, block = number / parts % dims.blocks;
   const int kv = number / parts / dims.blocks % dims.key_heads;
   const int b = number / parts / dims.blocks / dims.key_heads;
+  const int of = i / (pairs / 2), column = 2 * i % depth;
+  const int key = block * dims.block + part * kKeys + 2 * i / depth % kKeys;
+  if (key >= min((block + 1) * dims.block, dims.keys)) return;
   const int list = (b / batches * lists.heads + kv / heads) * dims.blocks + block;
   const int call = b % batches * heads + kv % heads;
-  const int first = block * dims.block + part * kKeys;
-  const int past = min(min(first + kKeys, (block + 1) * dims.block), dims.keys);
-  const auto scale = static_cast<float>(dims.scale);
-  for (int i = static_cast<int>(threadIdx.x); i < 2 * kKeys * depth; i += kAddThreads) {
-    const int of = i / (kKeys * depth), key = first + i / depth % kKeys, column = i % depth;
-    if (key >= past) continue;
-    float sum = 0;
-    for (int chunk = lists.chunk[list]; chunk < lists.chunk[list + 1]; ++chunk) {
-      const int64_t at = (static_cast<int64_t>(chunk) * (batches * heads) + call) * parts + part;
-      sum += sums[at * (2 * kKeys * depth) + i];
-    }
-    const Rows<T> to = (of == 0 ? x.dk : x.dv).at(b, kv);
-    to.data[key * to.row + column] = static_cast<T>(of == 0 ? scale * sum : sum);
+  float2 sum{};
+  for (int chunk = lists.chunk[list]; chunk < lists.chunk[list + 1]; ++chunk) {
+    const int64_t at = (static_cast<int64_t>(chunk) * (batches * heads) + call) * parts + part;
+    const float2 own = sums[at * pairs + i];
+    sum = {sum.x + own.x, sum.y + own.y};
   }
+  const float scale = of == 0 ? static_cast<float>(dims.scale) : 1;
+  const Rows<T> to = (of == 0 ? x.dk : x.dv).at(b, kv);
+  *reinterpret_cast<uint32_t*>(to.data + key * to.row + column) =
+      mma::Operand<T>::pack(scale * sum.x, scale * sum.y);
 }
 
 }  // namespace
@@ -242,8 +298,9 @@ void backward_keys(const KernelContext& context, const Backward<T>& call) {
                                   static_cast<int>(sizeof(KeyMemory<T, depth>)), call, lists,
                                   sums.ptr<float>());
     launch_kernel(context,
-                  static_cast<int64_t>(dims.batches) * dims.key_heads * dims.blocks * parts,
-                  kAddThreads, 0, add_kernel<T, depth>, call, lists, sums.ptr<const float>());
+                  static_cast<int64_t>(dims.batches) * dims.key_heads * dims.blocks * parts *
+                      (kKeys * depth / kAddThreads),
+                  kAddThreads, 0, add_kernel<T, depth>, call, lists, sums.ptr<const float2>());
   };
   dims.depth == 64 ? run.template operator()<64>() : run.template operator()<128>();
 }

@@ -5,6 +5,8 @@
 namespace sash::cuda::selected {
 namespace {
 
+constexpr int kGraded = 32;  // keys whose scores and gradients a warp has at a time
+
 template <class T, int depth>
 __global__ void __launch_bounds__(kThreads, 1)
     queries_kernel(const __grid_constant__ Backward<T> x) {
@@ -35,14 +37,14 @@ __global__ void __launch_bounds__(kThreads, 1)
         const RowStats high = memory.stats[16 * item + lane() / 4 + 8];
         const bool all = work.sees_all(item, first, past);
 #pragma unroll
-        for (int part = 0; part < kKeys; part += kScored) {
-          float scores[kScored / 8][4] = {}, ds[kScored / 8][4] = {};
+        for (int part = 0; part < kKeys; part += kGraded) {
+          float scores[kGraded / 8][4] = {}, ds[kGraded / 8][4] = {};
           multiply_rows<T, depth, Rows, Keys>(scores, q, keys, part);
           c.apply_sign(scores);
           if (!all) work.hide(scores, item, first + part, past, -kInfinity);
           multiply_rows<T, depth, Rows, Keys>(ds, g, values, part);
 #pragma unroll
-          for (int j = 0; j < kScored / 8; ++j) {
+          for (int j = 0; j < kGraded / 8; ++j) {
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
               const RowStats& row = e < 2 ? low : high;

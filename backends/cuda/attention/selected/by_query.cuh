@@ -15,12 +15,11 @@ namespace sash::cuda::selected {
 using hopper::Barrier;
 using hopper::Tile;
 
-inline constexpr int kConsumers = 16;                   // warps
+inline constexpr int kConsumers = 12;                   // warps
 inline constexpr int kThreads = 32 * (kConsumers + 4);  // and a group of warps with the producer
-inline constexpr int kWindow = 1024;                    // blocks in the list at a time
+inline constexpr int kWindow = 64 * kConsumers;         // blocks in the list at a time
 inline constexpr int kLists = 1, kListed = 2;           // named barriers
 inline constexpr int kKeys = 64;                        // of a step
-inline constexpr int kScored = 32;                      // keys that a warp weighs at a time
 
 /// How many items a warp has, and how many steps the ring holds. `tiles`: of rows, q and perhaps g.
 template <int depth, int tiles>
@@ -28,7 +27,7 @@ struct QueryShape {
   static constexpr int kPerWarp = 128 / depth;
   static constexpr int kItems = kConsumers * kPerWarp;
   static constexpr int kRowBytes = tiles * kItems * 16 * depth * 2;
-  static constexpr int kStages = (210 * 1024 - kRowBytes) / (2 * kKeys * depth * 2);
+  static constexpr int kStages = (205 * 1024 - kRowBytes) / (2 * kKeys * depth * 2);
 };
 
 struct Item {
@@ -147,7 +146,7 @@ class QueryTile {
       }
       return false;
     }
-    hopper::warpgroup_reg_alloc<112>();
+    hopper::warpgroup_reg_alloc<160>();
     for (int base = 0; base < dims_.blocks; base += kWindow) {
       make_list(base);
       hopper::barrier_sync(kListed, 32 * (kConsumers + 1));

@@ -86,6 +86,9 @@ struct Dims {
     return seen;
   }
 
+  /// Whether 16 rows from a multiple of 16 on belong to one query and neighbouring heads.
+  __device__ bool has_whole_queries() const { return queries_per_row == 1 && heads_per % 16 == 0; }
+
   /// Query and head of row `at` of a group, 0 <= at < group.
   __device__ int2 place(int unit, int row, int at) const {
     return {row * queries_per_row + at / heads_per, unit * heads_per + at % heads_per};

@@ -5,6 +5,8 @@
 namespace sash::cuda::selected {
 namespace {
 
+constexpr int kScored = 64;  // keys that a warp weighs at a time
+
 template <class T>
 struct Forward {
   Dims dims;
