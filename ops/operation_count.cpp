@@ -52,6 +52,7 @@ constexpr Rule kRules[] = {
     {"attention_backward", [](const KernelCall& c) { return attention(c, 3, 2); }},
     {"selected_attention_forward", [](const KernelCall& c) { return attention(c, 1, 1); }},
     {"selected_attention_backward", [](const KernelCall& c) { return attention(c, 3, 2); }},
+    {"select_blocks", [](const KernelCall& c) { return 2 * count(c, 0) * extent(c, 1, 2); }},
     {"linear_attention_forward", [](const KernelCall& c) { return linear_attention(c, 2); }},
     {"linear_attention_backward", [](const KernelCall& c) { return linear_attention(c, 5); }},
     {"delta_rule_forward", [](const KernelCall& c) { return delta_rule(c, 3); }},

@@ -51,6 +51,7 @@ void add_model_options(CLI::App& app, Options& options) {
   app.add_option("--attention", options.attention,
                  "Attention, always causal: causal, local:64, causal_window:64, "
                  "'causal_window:64 | sinks:4', bigbird:16,3,2,3, ...; causal_linear; top_k:32; "
+                 "moba:64,top_k=4; nsa:32,top_k=8,window=128; "
                  "self: each position sees only itself")
       ->check(check_attention);
   app.add_option("--precision", options.precision,

@@ -124,7 +124,7 @@ class MobaKind final : public Method {
     const Tensor index =
         select_blocks(q, k, {.block = block, .count = options_.top_k, .pooled_keys = pooled});
     AttentionOptions own = options;
-    own.mask = options.mask & AttentionMask::causal() & selected_blocks(index, block, q, k);
+    own.mask = options.mask & AttentionMask::causal() & AttentionMask::selected(index, block);
     return attention(q, k, v, own);
   }
 

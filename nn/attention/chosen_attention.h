@@ -16,7 +16,8 @@ inline MultiheadAttentionOptions with_attention(MultiheadAttentionOptions option
 /// whose mean key has the highest product with the query, for each head (Lu et al., "MoBA: Mixture
 /// of block attention for long-context LLMs", 2025). Always causal. Parameters and calls are those
 /// of `MultiheadAttention`; its caches keep the means of the blocks. `options.attention` is
-/// replaced by "moba:BLOCK,top_k=K", which names the same.
+/// replaced by "moba:BLOCK,top_k=K", which names the same. Dropout makes each call compile the
+/// choice as a pattern (`AttentionMask::selected`).
 class SASH_API MobaAttention : public MultiheadAttention {
  public:
   /// `ValueError` unless block and top_k are at least 1, and as `MultiheadAttention`.
@@ -38,7 +39,8 @@ class SASH_API MobaAttention : public MultiheadAttention {
 /// for each head, place in the block and feature.
 ///
 /// Parameters are those of `MultiheadAttention` and, in the child `sparse`, those of
-/// `NativeSparseBranches`. Self-attention alone. Caches keep the pooled keys and values.
+/// `NativeSparseBranches`. Self-attention alone. Caches keep the pooled keys and values. Dropout as
+/// in `MobaAttention`.
 /// `options.attention` is replaced by "nsa:BLOCK,top_k=K,window=W,...", which names the same.
 class SASH_API NativeSparseAttention : public MultiheadAttention {
  public:

@@ -53,7 +53,7 @@ Tensor NativeSparseBranches::forward(const Tensor& x, const Tensor& q, const Ten
                                       .scale = options.scale,
                                       .pooled_keys = keys,
                                       .lse = lse});
-  const AttentionMask chosen = selected_blocks(index, options_.block, q, k);
+  const AttentionMask chosen = AttentionMask::selected(index, options_.block);
   const Tensor branches[] = {
       compressed, attention(q, k, v, under(AttentionMask::causal() & chosen)),
       attention(q, k, v, under(AttentionMask::causal_window(options_.window)))};

@@ -23,7 +23,4 @@ Tensor pooled_blocks(const Tensor& x, int64_t block, KeyValueCache* cache, size_
   return known[slot];
 }
 
-/// The keys of k in the blocks of `index`, see `select_blocks`.
-AttentionMask selected_blocks(const Tensor& index, int64_t block, const Tensor& q, const Tensor& k);
-
 }  // namespace sash::nn

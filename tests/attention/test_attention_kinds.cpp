@@ -173,7 +173,8 @@ TEST_CASE("attention kinds: memory grows linearly, but for the choice of top-k")
     return memory_stats(kCPU).peak - before;
   };
   const int64_t tokens = short_tests() ? 1024 : 4096;
-  for (const char* kind : {"local:3", "linear", "causal_linear", "clustered:10,iterations=2"}) {
+  for (const char* kind : {"local:3", "linear", "causal_linear", "clustered:10,iterations=2",
+                           "moba:32,top_k=3", "nsa:32,top_k=4,window=32"}) {
     CAPTURE(kind);
     CHECK(peak(kind, tokens) < tokens * tokens);  // bytes: far below one score for each pair
   }

@@ -42,14 +42,14 @@ struct SelectBlocksOptions {
 /// Forced blocks come first; then those with the highest score, the lower block first of equal
 /// ones. For a row, with the query heads g of head h,
 ///
-///     logits:         sum over i of        q[g, i] . pooled[c],                c block <= p,
-///     probabilities:  sum over i and g of  softmax_c(scale q[g, i] . pooled),  (c + 1) block <= p
+///     logits         sum over i of q[g, i] . pooled[c]                      c block <= p,
+///     probabilities  sum over i, g of softmax(scale q[g, i] . pooled)[c]    (c + 1) block <= p
 ///     + 1.
 ///
 /// The inequality says which blocks a causal query scores, others add 0: NSA's compressed keys are
 /// visible once their block has ended. Candidates are the blocks that start at the position of the
-/// row's last query or before; they may be chosen with a score of 0 too. A NaN score ranks below
-/// all others. In a row of R queries, the own blocks are those of all its queries.
+/// row's last query or before; they may be chosen with a score of 0 too. A NaN score counts as
+/// -infinity. In a row of R queries, the own blocks are those of all its queries.
 ///
 /// Products and sums in float32 (float64 for float64), pooled means in k's dtype. The scores
 /// [S_q, n] are never stored: the k best are found on the way, so memory is that of the arguments.
