@@ -110,21 +110,21 @@ __global__ void __launch_bounds__(kSums* kParts<depth>, 1)
   __syncthreads();
 
   const int part = warp() / 4, lane_of_part = thread % kSums, keys16 = warp() % 4 * 16;
-  const int pieces = work.count * dims.parts;  // of 16 rows
+  const int pieces = (work.count * dims.parts + dims.packed - 1) / dims.packed;  // of 16 rows
   const int tiles = (pieces + kPieces - 1) / kPieces;
   const bool whole = dims.has_whole_queries(), one_part = dims.parts == 1;
+  const int shift = dims.packed > 1 ? __ffs(dims.group) - 1 : 4;  // rows of q in a group, if packed
   const auto fetch = [&](int tile) {
     if (tile < tiles) {
       auto& stage = memory.stage[part][tile / kParts<depth> % kStages<depth>];
       const auto place = [&](int i) {
         const int piece = tile * kPieces + i / 16;
-        if (piece >= pieces) return int2{-1, 0};
-        const int2 entry = memory.rows[one_part ? piece : piece / dims.parts];
-        const int in_group = (one_part ? 0 : piece % dims.parts * 16) + i % 16;
+        const int number = one_part ? (16 * piece + i % 16) >> shift : piece / dims.parts;
+        if (number >= work.count) return int2{-1, 0};
+        const int2 entry = memory.rows[number];
+        const int in_group = one_part ? i & (1 << shift) - 1 : piece % dims.parts * 16 + i % 16;
         if (whole) return int2{entry.y, entry.x * dims.heads_per + in_group};
-        if (in_group >= dims.group) return int2{-1, 0};
-        const int2 at = dims.place(entry.x, entry.y, in_group);
-        return at.x < dims.queries ? at : int2{-1, 0};
+        return dims.place(entry.x, entry.y, in_group);
       };
 #pragma unroll
       for (int i = lane_of_part; i < kRows * chunks; i += kSums) {

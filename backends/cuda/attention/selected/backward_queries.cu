@@ -29,19 +29,21 @@ __global__ void __launch_bounds__(kThreads, 1)
   float dq[Shape::kPerWarp][depth / 8][4] = {};
   const Exponent c(x.dims);
   const bool consumer =
-      work.run(x.k, x.v, [&](int slot, const Keys& k, const Keys& v, int first, int past) {
+      work.run(x.k, x.v, [&](int slot, const Keys& k, const Keys& v, const Step& step) {
         const int item = warp() * Shape::kPerWarp + slot;
         const LaneRows q(memory.rows[0], 16 * item, true), g(memory.rows[1], 16 * item, true);
         const LaneRows keys(k, 0, false), values(v, 0, false), keys_down(k, 0, true);
         const RowStats low = memory.stats[16 * item + lane() / 4];
         const RowStats high = memory.stats[16 * item + lane() / 4 + 8];
-        const bool all = work.sees_all(item, first, past);
+        const BothRows selected = work.selects(item, step.block);
+        const bool all =
+            work.sees_all(item, step.first, step.past) && selected.low && selected.high;
 #pragma unroll
         for (int part = 0; part < kKeys; part += kGraded) {
           float scores[kGraded / 8][4] = {}, ds[kGraded / 8][4] = {};
           multiply_rows<T, depth, Rows, Keys>(scores, q, keys, part);
           c.apply_sign(scores);
-          if (!all) work.hide(scores, item, first + part, past, -kInfinity);
+          if (!all) work.hide(scores, item, step.first + part, step.past, selected, -kInfinity);
           multiply_rows<T, depth, Rows, Keys>(ds, g, values, part);
 #pragma unroll
           for (int j = 0; j < kGraded / 8; ++j) {
@@ -52,7 +54,7 @@ __global__ void __launch_bounds__(kThreads, 1)
               ds[j][e] = p * (ds[j][e] - row.dot);
             }
           }
-          if (!all) work.hide(ds, item, first + part, past, 0);
+          if (!all) work.hide(ds, item, step.first + part, step.past, selected, 0);
           multiply_weights<T, Keys>(dq[slot], ds, keys_down, part);
         }
       });

@@ -21,8 +21,9 @@ struct Dims {
   int units;      ///< of all key heads
   int heads_per;  ///< query heads of a unit
   int rows, entries, block, blocks, queries_per_row;
-  int group;  ///< queries_per_row heads_per
-  int parts;  ///< of 16 rows, of a group
+  int group;   ///< queries_per_row heads_per
+  int parts;   ///< of 16 rows, of a group
+  int packed;  ///< groups of neighbouring rows of the index that fill 16 rows
   int left, right;
   double scale;
 
@@ -48,6 +49,7 @@ struct Dims {
         queries_per_row(static_cast<int>(p.queries_per_row)),
         group(queries_per_row * heads_per),
         parts(ceil_div(group, 16)),
+        packed(group > 0 && 16 % group == 0 ? 16 / group : 1),
         left(static_cast<int>(p.left)),
         right(static_cast<int>(p.right)),
         scale(p.scale),
@@ -89,9 +91,14 @@ struct Dims {
   /// Whether 16 rows from a multiple of 16 on belong to one query and neighbouring heads.
   __device__ bool has_whole_queries() const { return queries_per_row == 1 && heads_per % 16 == 0; }
 
-  /// Query and head of row `at` of a group, 0 <= at < group.
+  /// The items of a unit: 16 rows of q, of a group or of packed ones.
+  __host__ __device__ int items() const { return (rows + packed - 1) / packed * parts; }
+
+  /// Query and head of row `at` of a group; query -1 if there is none.
   __device__ int2 place(int unit, int row, int at) const {
-    return {row * queries_per_row + at / heads_per, unit * heads_per + at % heads_per};
+    const int query = row * queries_per_row + at / heads_per;
+    if (row >= rows || at >= group || query >= queries) return {-1, 0};
+    return {query, unit * heads_per + at % heads_per};
   }
 };
 

@@ -85,17 +85,19 @@ __global__ void __launch_bounds__(kThreads, 1)
   using Keys = typename Work::Memory::Keys;
   using Queries = std::remove_reference_t<decltype(work.memory().rows[0])>;
   const bool consumer =
-      work.run(x.k, x.v, [&](int slot, const Keys& k, const Keys& v, int first, int past) {
+      work.run(x.k, x.v, [&](int slot, const Keys& k, const Keys& v, const Step& step) {
         const int item = warp() * Shape::kPerWarp + slot;
         const LaneRows q(work.memory().rows[0], 16 * item, true), keys(k, 0, false);
         const LaneRows values(v, 0, true);
-        const bool all = work.sees_all(item, first, past);
+        const BothRows selected = work.selects(item, step.block);
+        const bool all =
+            work.sees_all(item, step.first, step.past) && selected.low && selected.high;
 #pragma unroll
         for (int part = 0; part < kKeys; part += kScored) {
           float scores[kScored / 8][4] = {};
           multiply_rows<T, depth, Queries, Keys>(scores, q, keys, part);
           c.apply_sign(scores);
-          if (!all) work.hide(scores, item, first + part, past, -kInfinity);
+          if (!all) work.hide(scores, item, step.first + part, step.past, selected, -kInfinity);
           sums[slot].weigh(scores, c.size);
           multiply_weights<T, Keys>(sums[slot].out, scores, values, part);
         }

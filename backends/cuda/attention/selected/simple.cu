@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(kThreads)
       const int count = min(kWarp, dims.group - first);
       const int2 place = dims.place(unit, row, min(first + lane(), dims.group - 1));
       C p = 0, ds = 0;
-      if (lane() < count && place.x < dims.queries) {
+      if (lane() < count && place.x >= 0) {
         const KeyRange range = dims.range(b, place.y, place.x);
         if (key >= range.first && key < range.past) {
           const int64_t query = dims.row_of(b, place.y) + place.x;
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int i = 0; i < count; ++i) {
         const C weight = __shfl_sync(~0u, p, i), gradient = __shfl_sync(~0u, ds, i);
         const int2 from = dims.place(unit, row, first + i);
-        if (from.x >= dims.queries) break;
+        if (from.x < 0) break;
         if (weight == 0 && gradient == 0) continue;
         const T* const q = x.q.at(b, from.y).data + from.x * x.q.row;
         const T* const g = x.g.at(b, from.y).data + from.x * x.g.row;
