@@ -36,16 +36,13 @@ struct DeltaInputs {
   double scale = 1;
 
   int64_t text_count() const { return texts ? texts->shape[0] - 1 : q.shape[0]; }
-  /// Places for a chunk's data, by shapes alone: `first_slot` of each text is below.
+  /// Places for data of chunks, by shapes alone. For packed texts, text i, which begins at token t,
+  /// may have those from floor(t / kDeltaChunk) + i on: no two texts have one place.
   int64_t slots() const {
     return texts ? q.shape[2] / kDeltaChunk + text_count() : q.shape[0] * slots_of_row();
   }
   int64_t slots_of_row() const { return (q.shape[2] + kDeltaChunk - 1) / kDeltaChunk; }
 };
-
-/// The slot of the first chunk of packed text `text`, which begins at token `begin`. Chunks of a
-/// text have ascending slots, and no two chunks one slot.
-constexpr int64_t first_slot(int64_t text, int64_t begin) { return begin / kDeltaChunk + text; }
 
 inline void add_operands(KernelCall& call, const DeltaInputs& x) {
   for (const TensorView* operand : {&x.q, &x.k, &x.v}) add_operands(call, *operand);
