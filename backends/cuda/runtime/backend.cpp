@@ -3,6 +3,8 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include <algorithm>
+#include <exception>
+#include <optional>
 
 #include "../../../core/error.h"
 #include "../../../core/readable.h"
