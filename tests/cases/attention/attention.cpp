@@ -23,7 +23,11 @@ struct Setting {
   bool slopes = false;
   bool lengths = false;
   bool sinks = false;  // sink logits
+  // Blocks of so many keys that an index of [1, heads, queries / 2, 2] selects, if not 0.
+  int64_t block = 0, index_heads = 1;
 };
+
+constexpr int64_t kQueriesPerRow = 2;
 
 struct Sizes {
   int64_t batch, heads, kv_heads, queries, keys, depth, v_depth;
@@ -31,7 +35,7 @@ struct Sizes {
 
 // Where the inputs after q, k and v stand.
 struct Places {
-  size_t mask, bias, relative, slopes, lengths, sinks;
+  size_t mask, bias, relative, slopes, lengths, sinks, index;
 
   explicit Places(const Setting& setting) {
     size_t next = 3;
@@ -42,6 +46,7 @@ struct Places {
     slopes = take(setting.slopes);
     lengths = take(setting.lengths);
     sinks = take(setting.sinks);
+    index = take(setting.block > 0);
   }
 };
 
@@ -67,6 +72,14 @@ std::vector<InputSpec> inputs_of(const Setting& setting, const Sizes& s, Layout 
                       .dtype = DType::int32});
   }
   if (setting.sinks) inputs.push_back({{s.heads}});
+  if (setting.block > 0) {
+    const int64_t rows = (s.queries + kQueriesPerRow - 1) / kQueriesPerRow;
+    const int64_t blocks = (s.keys + setting.block - 1) / setting.block;
+    inputs.push_back({.shape = {1, setting.index_heads, rows, 2},
+                      .low = -1,
+                      .high = static_cast<double>(blocks),
+                      .dtype = DType::int32});
+  }
   return inputs;
 }
 
@@ -77,6 +90,16 @@ bool sees(const Setting& setting, const Arrays& t, const MaskIndex& at) {
   if (setting.causal && at.key > position) return false;
   if (setting.window && std::abs(at.key - position) > *setting.window) return false;
   if (setting.lengths && static_cast<double>(at.key) >= t[places.lengths][{at.batch}]) return false;
+  if (places.index) {
+    const Array& index = t[places.index];
+    const int64_t h = at.head * setting.index_heads / t[0].shape[1];
+    bool selected = false;
+    for (int64_t n = 0; n < 2; ++n) {
+      const double block = index[{0, h, at.query / kQueriesPerRow, n}];
+      selected = selected || block == static_cast<double>(at.key / setting.block);
+    }
+    if (!selected) return false;
+  }
   return !places.mask || t[places.mask].broadcast({at.batch, at.head, at.query, at.key}) != 0;
 }
 
@@ -107,6 +130,10 @@ AttentionOptions options_of(const Setting& setting, const Tensors& t) {
   }
   if (places.mask) options.mask = options.mask & AttentionMask(t[places.mask]);
   if (places.lengths) options.mask = options.mask & AttentionMask::key_lengths(t[places.lengths]);
+  if (places.index) {
+    options.mask =
+        options.mask & AttentionMask::selected(t[places.index], setting.block, kQueriesPerRow);
+  }
   options.scale = setting.scale;
   options.dropout = setting.dropout;
   options.softcap = setting.softcap;
@@ -265,6 +292,15 @@ void add_attention(OpTable& table) {
     add_case(table, setting, {1, 2, 2, 66, 65, 4, 5});
     add_others(table, setting, {2, 2, 1, 4, 7, 3, 2});
   }
+  const Setting selected{.option = "selected, causal, ", .causal = true, .block = 3};
+  Setting of_key_heads = selected, with_bias = selected;
+  of_key_heads.index_heads = 2;
+  with_bias.option = "selected, causal, bias, ";
+  with_bias.bias = true;
+  add_case(table, selected, {2, 2, 1, 5, 7, 3, 2});
+  add_case(table, selected, {1, 2, 2, 6, 4, 2, 2}, heads);
+  add_case(table, of_key_heads, {1, 4, 2, 66, 65, 4, 5});
+  add_case(table, with_bias, {2, 2, 1, 5, 7, 3, 2});
   add_case(table, all, {2, 2, 1, 4, 7, 3, 2});
   // Without what hides a whole row, whose log-sum-exp is infinite.
   Setting visible_rows = all;
