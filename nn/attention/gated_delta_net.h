@@ -1,0 +1,71 @@
+#pragma once
+
+#include "../../ops/attention/recurrent/gated_delta_rule.h"
+#include "../layers/conv.h"
+#include "../layers/linear.h"
+#include "../layers/rms_norm.h"
+
+namespace sash::nn {
+
+struct GatedDeltaNetOptions {
+  int64_t value_heads = 0;  ///< of values, gates and betas; 0 means heads
+  int64_t head_dim = 0;     ///< features of a head of queries and keys; 0 means dim / heads
+  int64_t v_head_dim = 0;   ///< of a head of values; 0 means that of queries and keys
+  int64_t kernel = 4;       ///< tokens that the convolution before the heads sees
+  double eps = 1e-6;        ///< of the norm of the results
+};
+
+/// What a `GatedDeltaNet` needs of earlier tokens; its size does not depend on their number.
+struct GatedDeltaNetCache {
+  Tensor inputs{};         ///< [B, kernel - 1, 2 heads head_dim + value_heads v_head_dim]
+  RecurrentState state{};  ///< of `gated_delta_rule_step`
+};
+
+/// Gated DeltaNet (Yang et al., ICLR 2025) as in Qwen3-Next: queries, keys and values pass a causal
+/// convolution along the tokens, one for each channel, and SiLU; then
+///
+///     beta = sigmoid(b),  g = -exp(A_log) softplus(a + dt_bias)
+///     o = gated_delta_rule(q, k, v, beta, {.g = g, .normalize = true})
+///     y = out_proj(rms_norm(o) silu(z))
+///
+/// where q, k, v, z, a and b are projections of x. All results are causal. Each row of a batch is
+/// one text; there are no packed texts, because the convolution sees the tokens before.
+///
+/// Parameters, named as Qwen3-Next's, without biases; with the group G = value_heads / heads:
+/// `in_proj_qkvz.weight`, for each head its q, k, G v and G z; `in_proj_ba.weight`, for each head
+/// its G b and G a; `conv1d.weight` [channels, 1, kernel], of all q, then k, then v; `A_log`
+/// [value_heads], at first the logarithm of U(0, 16); `dt_bias` [value_heads], ones; `norm.weight`
+/// [v_head_dim]; `out_proj.weight`.
+class SASH_API GatedDeltaNet : public ModuleOf<GatedDeltaNet> {
+ public:
+  using Options = GatedDeltaNetOptions;
+
+  /// `ValueError` unless dim, heads and kernel are positive, value_heads a multiple of heads, heads
+  /// a divisor of dim unless there is a head_dim, and eps above 0.
+  GatedDeltaNet(int64_t dim, int64_t heads, const GatedDeltaNetOptions& options = {});
+
+  /// x [B, S, dim] gives [B, S, dim]. `ShapeError` unless x is that.
+  Tensor forward(const Tensor& x) override;
+  /// The same for the tokens that follow those in `cache`, which then has these too. Gradients flow
+  /// through the cache; use `NoGradGuard` to decode.
+  Tensor forward(const Tensor& x, GatedDeltaNetCache& cache);
+  std::string describe() const override;
+
+  int64_t heads() const { return heads_; }
+  const GatedDeltaNetOptions& options() const { return options_; }
+
+ private:
+  int64_t channels() const;
+  Tensor convolved(const Tensor& mixed, GatedDeltaNetCache& cache) const;
+
+  int64_t dim_, heads_;
+  GatedDeltaNetOptions options_;
+
+ public:
+  Linear &in_proj_qkvz, &in_proj_ba, &out_proj;
+  Conv1d& conv1d;
+  RMSNorm& norm;
+  Tensor A_log, dt_bias;
+};
+
+}  // namespace sash::nn

@@ -1,0 +1,193 @@
+// nn::GatedDeltaNet against its formula, token by token, training, errors.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include <sash/sash.h>
+
+#include "../support/compare.h"
+#include "../support/devices.h"
+#include "../support/expect_error.h"
+
+using namespace sash;
+using namespace sash::testing;
+
+namespace {
+
+constexpr int64_t kDim = 12, kHeads = 2, kValueHeads = 4, kDepth = 6, kWidth = 5, kKernel = 4;
+
+nn::GatedDeltaNet small_net() {
+  return nn::GatedDeltaNet(kDim, kHeads,
+                           {.value_heads = kValueHeads, .head_dim = kDepth, .v_head_dim = kWidth});
+}
+
+// Projections head by head, the convolution by `conv1d`, the recurrence from plain ops.
+Tensor expected(const nn::GatedDeltaNet& net, const Tensor& x) {
+  constexpr int64_t group = kValueHeads / kHeads;
+  const int64_t batch = x.size(0), length = x.size(1);
+  const Tensor all = linear(x, net.in_proj_qkvz.weight), ba = linear(x, net.in_proj_ba.weight);
+  std::vector<Tensor> q, k, v, z, b, a;
+  int64_t at = 0, gate = 0;
+  const auto next = [&](int64_t features) {
+    return all.narrow(2, std::exchange(at, at + features), features);
+  };
+  for (int64_t h = 0; h < kHeads; ++h) {
+    q.push_back(next(kDepth));
+    k.push_back(next(kDepth));
+    v.push_back(next(group * kWidth));
+    z.push_back(next(group * kWidth));
+    b.push_back(ba.narrow(2, gate, group));
+    a.push_back(ba.narrow(2, gate + group, group));
+    gate += 2 * group;
+  }
+  const Tensor mixed = cat({cat(q, 2), cat(k, 2), cat(v, 2)}, 2);
+  const Tensor padded = conv1d(mixed.transpose(1, 2), net.conv1d.weight, {},
+                               {.padding = kKernel - 1, .groups = mixed.size(2)});
+  const Tensor convolved = silu(padded.narrow(2, 0, length).transpose(1, 2));
+  const auto heads_of = [&](int64_t first, int64_t heads, int64_t features) {
+    return convolved.narrow(2, first, heads * features)
+        .reshape({batch, length, heads, features})
+        .transpose(1, 2);
+  };
+  const Tensor g = softplus(cat(a, 2) + net.dt_bias) * -exp(net.A_log);
+  const Tensor out = composite::gated_delta_rule(heads_of(0, kHeads, kDepth),
+                                                 heads_of(kHeads * kDepth, kHeads, kDepth),
+                                                 heads_of(2 * kHeads * kDepth, kValueHeads, kWidth),
+                                                 sigmoid(cat(b, 2)).transpose(1, 2),
+                                                 {.g = g.transpose(1, 2), .normalize = true})
+                         .out;
+  const Tensor normed = rms_norm(out.transpose(1, 2), {kWidth}, net.norm.weight);
+  const Tensor gates = cat(z, 2).reshape({batch, length, kValueHeads, kWidth});
+  return linear((normed * silu(gates)).reshape({batch, length, kValueHeads * kWidth}),
+                net.out_proj.weight);
+}
+
+void check_formula(Device device) {
+  manual_seed(1);
+  nn::GatedDeltaNet net = small_net();
+  net.to(DType::float64);
+  net.to(device);
+  const Tensor x = randn({2, 70, kDim}, {.dtype = DType::float64}).to(device);
+  const Tensor y = net(x), wanted = expected(net, x);
+  CHECK(relative_error(y, wanted) <= 1e-12);
+  const Tensor g = randn(y.shape(), {.dtype = DType::float64}).to(device);
+  const std::vector<Tensor> leaves = net.parameters();
+  CHECK(leaves.size() == 7);
+  const std::vector<Tensor> found = grad({y}, leaves, {g}), same = grad({wanted}, leaves, {g});
+  for (size_t i = 0; i < leaves.size(); ++i) CHECK(relative_error(found[i], same[i]) <= 1e-11);
+}
+
+void check_decoding(Device device) {
+  const NoGradGuard no_grad;
+  manual_seed(2);
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    nn::GatedDeltaNet net = small_net();
+    net.to(dtype);
+    net.to(device);
+    const Tensor x = randn({2, 80, kDim}, {.dtype = dtype}).to(device);
+    const Tensor all = net(x);
+    nn::GatedDeltaNetCache cache;
+    std::vector<Tensor> parts;
+    int64_t at = 0;
+    for (const int64_t count : {2, 67, 1, 1, 9}) {
+      parts.push_back(net(x.narrow(1, at, count), cache));
+      at += count;
+      CHECK(cache.inputs.shape() ==
+            Shape{2, kKernel - 1, 2 * kHeads * kDepth + kValueHeads * kWidth});
+      CHECK(cache.state.s.shape() == Shape{2, kValueHeads, kDepth, kWidth});
+    }
+    CHECK(relative_error(cat(parts, 1), all) <= (dtype == DType::float32 ? 1e-5 : 2e-2));
+  }
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("GatedDeltaNet: values and gradients of its formula", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_formula(On::device);
+}
+
+TEST_CASE_TEMPLATE("GatedDeltaNet: decoding with a cache equals all tokens at once", On, Cpu,
+                   Cuda) {
+  if (!missing(On::device)) check_decoding(On::device);
+}
+
+TEST_CASE("GatedDeltaNet: parameters have the names of Qwen3-Next") {
+  nn::GatedDeltaNet net = small_net();
+  const std::vector<std::pair<std::string, Shape>> wanted{
+      {"A_log", {kValueHeads}},
+      {"dt_bias", {kValueHeads}},
+      {"in_proj_qkvz.weight", {2 * kHeads * kDepth + 2 * kValueHeads * kWidth, kDim}},
+      {"in_proj_ba.weight", {2 * kValueHeads, kDim}},
+      {"out_proj.weight", {kDim, kValueHeads * kWidth}},
+      {"conv1d.weight", {2 * kHeads * kDepth + kValueHeads * kWidth, 1, kKernel}},
+      {"norm.weight", {kWidth}}};
+  const StateDict found = net.named_parameters();
+  REQUIRE(found.size() == wanted.size());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    CHECK(found[i].first == wanted[i].first);
+    CHECK(found[i].second.shape() == wanted[i].second);
+  }
+  CHECK(net.describe() == "GatedDeltaNet(12, 2 heads, 4 value heads)");
+}
+
+TEST_CASE("GatedDeltaNet: autocast and halves") {
+  nn::GatedDeltaNet net = small_net();
+  const Tensor x = randn({1, 9, kDim}), wanted = net(x);
+  for (const DType half : {DType::float16, DType::bfloat16}) {
+    const AutocastGuard guard(half);
+    const Tensor y = net(x);
+    CHECK(y.dtype() == half);
+    CHECK(relative_error(y, wanted) <= 3e-2);
+  }
+}
+
+TEST_CASE("GatedDeltaNet: learns to recall the value of a key") {
+  manual_seed(3);
+  nn::GatedDeltaNet net(8, 2);
+  optim::Adam adam(net.parameters(), {.lr = 1e-2});
+  const Tensor x = randn({4, 16, 8});
+  const Tensor target = x.narrow(1, 0, 1).expand(x.shape());  // the first token, at each token
+  double first = 0, last = 0;
+  for (int step = 0; step < 60; ++step) {
+    adam.zero_grad();
+    const Tensor loss = mse_loss(net(x), target);
+    loss.backward();
+    adam.step();
+    (step == 0 ? first : last) = loss.item<double>();
+  }
+  CHECK(last < 0.6 * first);
+}
+
+TEST_CASE("GatedDeltaNet: wrong calls") {
+  nn::GatedDeltaNet net = small_net();
+  expect_errors({
+      {"ValueError: GatedDeltaNet: expected a positive dim, got 0",
+       [] { nn::GatedDeltaNet(0, 1); }},
+      {"ValueError: GatedDeltaNet: expected a positive number of heads, got 0",
+       [] { nn::GatedDeltaNet(8, 0); }},
+      {"ValueError: GatedDeltaNet: expected heads that divide dim, or a head_dim, got 3 heads and "
+       "dim 8",
+       [] { nn::GatedDeltaNet(8, 3); }},
+      {"ValueError: GatedDeltaNet: expected value_heads that are a multiple of heads, got 3 and 2",
+       [] { nn::GatedDeltaNet(8, 2, {.value_heads = 3}); }},
+      {"ValueError: GatedDeltaNet: expected a positive number of value heads, got -2",
+       [] { nn::GatedDeltaNet(8, 2, {.value_heads = -2}); }},
+      {"ValueError: GatedDeltaNet: expected a positive head_dim, got -1",
+       [] { nn::GatedDeltaNet(8, 2, {.head_dim = -1}); }},
+      {"ValueError: GatedDeltaNet: expected a positive v_head_dim, got -1",
+       [] { nn::GatedDeltaNet(8, 2, {.v_head_dim = -1}); }},
+      {"ValueError: GatedDeltaNet: expected a positive kernel, got 0",
+       [] { nn::GatedDeltaNet(8, 2, {.kernel = 0}); }},
+      {"ValueError: GatedDeltaNet: expected eps > 0, got 0",
+       [] { nn::GatedDeltaNet(8, 2, {.eps = 0}); }},
+      {"ShapeError: GatedDeltaNet: expected a last extent of 12, got [1, 3, 8]",
+       [&] {
+         net(zeros({1, 3, 8}));
+       }},
+      {"ShapeError: GatedDeltaNet: expected 3 axes, got [3, 12]",
+       [&] {
+         net(zeros({3, 12}));
+       }},
+  });
+}
