@@ -42,9 +42,8 @@ struct SelectBlocksOptions {
 /// Forced blocks come first; then those with the highest score, the lower block first of equal
 /// ones. For a row, with the query heads g of head h,
 ///
-///     logits         sum over i of q[g, i] . pooled[c]                      c block <= p,
-///     probabilities  sum over i, g of softmax(scale q[g, i] . pooled)[c]    (c + 1) block <= p
-///     + 1.
+///     logits         sum over i of q[g, i] . pooled[c]                    c block <= p,
+///     probabilities  sum over i, g of softmax(scale q[g, i] . pooled)[c]  (c + 1) block <= p + 1.
 ///
 /// The inequality says which blocks a causal query scores, others add 0: NSA's compressed keys are
 /// visible once their block has ended. Candidates are the blocks that start at the position of the
