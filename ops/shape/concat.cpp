@@ -47,7 +47,8 @@ Tensor cat(const std::vector<Tensor>& tensors, int64_t axis) {
   for (const Tensor& t : tensors) {
     piece.shape[at] = t.shape()[at];
     run_kernel(kernels::copy, t, piece);
-    piece.data = piece.ptr<char>() + piece.shape[at] * piece.strides[at] * size_of(piece.dtype);
+    if (y.numel() > 0)  // else there is no memory to advance in
+      piece.data = piece.ptr<char>() + piece.shape[at] * piece.strides[at] * size_of(piece.dtype);
     lengths.push_back(piece.shape[at]);
     dtypes.push_back(t.dtype());
   }
