@@ -18,13 +18,14 @@
 using sash::testing::ChildProcess;
 using sash::testing::file_text;
 using sash::testing::is_built;
+using sash::testing::program;
 
 namespace {
 
 using Arguments = std::vector<std::string>;
 
 int run(const TemporaryFolder& folder, const Arguments& arguments) {
-  Arguments command{SASH_LISTOPS};
+  Arguments command{program("listops")};
   command.insert(command.end(), arguments.begin(), arguments.end());
   return ChildProcess(command, folder.file("log")).wait();
 }
@@ -97,7 +98,7 @@ Evaluation evaluate(std::istream& words) {
 }  // namespace
 
 TEST_CASE("listops: every expression has the value that is printed") {
-  if (!is_built(SASH_LISTOPS)) return;
+  if (!is_built(program("listops"))) return;
   const TemporaryFolder folder;
   const std::string text = output(folder, {"--print", "100"});
   std::istringstream lines(text);
@@ -130,7 +131,7 @@ TEST_CASE("listops: every expression has the value that is printed") {
 }
 
 TEST_CASE("listops: a resumed run ends as one without a break") {
-  if (!is_built(SASH_LISTOPS)) return;
+  if (!is_built(program("listops"))) return;
   const TemporaryFolder folder;
   const auto run = [&](const std::string& steps, const std::string& name) {
     const std::string text = output(folder, tiny(folder, steps, name, "longformer:4,0"));
@@ -152,7 +153,7 @@ TEST_CASE("listops: a resumed run ends as one without a break") {
 }
 
 TEST_CASE("listops: lengths that no expression has are refused") {
-  if (!is_built(SASH_LISTOPS)) return;
+  if (!is_built(program("listops"))) return;
   const TemporaryFolder folder;
   for (const auto& [shortest, longest] : std::vector<std::pair<std::string, std::string>>{
            {"50", "20"}, {"5", "3"}, {"7", "7"}, {"7", "8"}, {"1", "4"}, {"1000000", "1000005"}}) {
@@ -170,7 +171,7 @@ TEST_CASE("listops: lengths that no expression has are refused") {
 }
 
 TEST_CASE("listops: a checkpoint of another attention is refused") {
-  if (!is_built(SASH_LISTOPS)) return;
+  if (!is_built(program("listops"))) return;
   const TemporaryFolder folder;
   REQUIRE(run(folder, tiny(folder, "1", "saved", "causal")) == 0);
   CHECK(run(folder, tiny(folder, "2", "saved", "full")) == 1);

@@ -25,7 +25,7 @@ class CurrentPath {
 }  // namespace
 
 TEST_CASE("train_transformer: flags that ask for steps which are made already are an error") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   REQUIRE(runs.run(runs.fresh(6) + Arguments{"--save", runs.saved}).code == 0);
   const std::string before = file_text(runs.saved);
@@ -54,7 +54,7 @@ TEST_CASE("train_transformer: flags that ask for steps which are made already ar
 }
 
 TEST_CASE("train_transformer: a full disk costs the trace, and no more") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   const std::string trace = runs.path("trace");
   std::ofstream(trace) << "old";
@@ -71,7 +71,7 @@ TEST_CASE("train_transformer: a full disk costs the trace, and no more") {
 }
 
 TEST_CASE("train_transformer: without --save, it says whether a stopped run would be kept") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   {
     const CurrentPath here(fs::path(runs.text).parent_path().string());
@@ -87,7 +87,7 @@ TEST_CASE("train_transformer: without --save, it says whether a stopped run woul
 }
 
 TEST_CASE("train_transformer: of another text, the best is counted anew") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   const std::string other = runs.path("other"), best = runs.saved + "/best.safetensors";
   {
@@ -111,7 +111,7 @@ TEST_CASE("train_transformer: of another text, the best is counted anew") {
 }
 
 TEST_CASE("train_transformer: a checkpoint of a folder is not replaced by a run that goes on") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   REQUIRE(runs.run(runs.fresh(4) + Arguments{"--save", runs.saved, "--keep", "1"}).code == 0);
   const std::string best = runs.saved + "/best.safetensors";

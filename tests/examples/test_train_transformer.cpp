@@ -9,7 +9,7 @@ namespace fs = std::filesystem;
 using namespace sash::testing;
 
 TEST_CASE("train_transformer: wrong arguments are refused before the first step") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   REQUIRE(runs.run(runs.fresh(3) + Arguments{"--save", runs.saved}).code == 0);
   const std::string before = file_text(runs.saved);
@@ -71,7 +71,7 @@ TEST_CASE("train_transformer: wrong arguments are refused before the first step"
 }
 
 TEST_CASE("train_transformer: every causal kind of attention trains, and generates text") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   for (const char* kind : {"full", "local:4", "causal_linear", "top_k:4"}) {
     CAPTURE(kind);
@@ -82,7 +82,7 @@ TEST_CASE("train_transformer: every causal kind of attention trains, and generat
 }
 
 TEST_CASE("train_transformer: a resumed run is saved with its settings") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   REQUIRE(runs.run(runs.fresh(4) + Arguments{"--save", runs.saved}).code == 0);
   CHECK(step_of(runs.saved) == 4);
@@ -102,7 +102,7 @@ TEST_CASE("train_transformer: a resumed run is saved with its settings") {
 
 TEST_CASE(
     "train_transformer: every signal that can be caught saves, and training goes on from it") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   for (const int signal : {SIGTERM, SIGHUP, SIGINT, SIGUSR1, SIGPIPE}) {
     CAPTURE(signal);
     const Runs runs;
@@ -117,7 +117,7 @@ TEST_CASE(
 }
 
 TEST_CASE("train_transformer: training is saved when nobody reads its output") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   const Arguments arguments{"--save", runs.saved, "--metrics", runs.metrics};
   ChildProcess child(runs.command(runs.fresh(1000000) + arguments), runs.path("log"),
@@ -129,7 +129,7 @@ TEST_CASE("train_transformer: training is saved when nobody reads its output") {
 }
 
 TEST_CASE("train_transformer: an ignored signal stays ignored") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   ChildProcess child(runs.command(runs.fresh(300) + Arguments{"--metrics", runs.metrics}),
                      runs.path("log"), {.ignored_signal = SIGHUP});
@@ -140,7 +140,7 @@ TEST_CASE("train_transformer: an ignored signal stays ignored") {
 }
 
 TEST_CASE("train_transformer: a stopped and resumed run gives the bits of one run") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   const std::string whole = runs.path("whole");
   REQUIRE(runs.run(runs.fresh(400) + Arguments{"--save", whole, "--dropout", "0.1"}).code == 0);
@@ -157,7 +157,7 @@ TEST_CASE("train_transformer: a stopped and resumed run gives the bits of one ru
 }
 
 TEST_CASE("train_transformer: every precision trains, is saved, and resumes to the same bits") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   for (const char* precision : {"float32", "tf32", "bf16", "f16", "float64"}) {
     CAPTURE(precision);
     const Runs runs;
@@ -183,7 +183,7 @@ TEST_CASE("train_transformer: every precision trains, is saved, and resumes to t
 }
 
 TEST_CASE("train_transformer: a killed run can be resumed from what --save-every saved") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   ChildProcess child(
       runs.command(runs.fresh(1000000) + Arguments{"--save", runs.saved, "--save-every", "2"}),
@@ -196,7 +196,7 @@ TEST_CASE("train_transformer: a killed run can be resumed from what --save-every
 }
 
 TEST_CASE("train_transformer: NaN and infinity stop the training and are never saved") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   REQUIRE(runs.run(runs.fresh(3) + Arguments{"--save", runs.saved}).code == 0);
   const std::string before = file_text(runs.saved);
@@ -211,7 +211,7 @@ TEST_CASE("train_transformer: NaN and infinity stop the training and are never s
 }
 
 TEST_CASE("train_transformer: the last checkpoint survives a full disk") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   REQUIRE(runs.run(runs.fresh(3) + Arguments{"--save", runs.saved}).code == 0);
   const std::string before = file_text(runs.saved);
@@ -227,7 +227,7 @@ TEST_CASE("train_transformer: the last checkpoint survives a full disk") {
 }
 
 TEST_CASE("train_transformer: metrics hold every step once, and the last validation") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   const Arguments to{"--metrics", runs.metrics};
   const auto check = [&](size_t steps) {
@@ -253,7 +253,7 @@ TEST_CASE("train_transformer: metrics hold every step once, and the last validat
 }
 
 TEST_CASE("train_transformer: --tensorboard and --report, of a first run and a resumed one") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   const std::string board = runs.path("board"), page = runs.path("page.html");
   const Arguments watched{"--tensorboard", board, "--report", page};
@@ -288,7 +288,7 @@ TEST_CASE("train_transformer: --tensorboard and --report, of a first run and a r
 }
 
 TEST_CASE("train_transformer: a full disk costs the metrics, and no more") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   const std::string page = runs.path("page.html");
   const Ended ended = runs.run(
@@ -302,7 +302,7 @@ TEST_CASE("train_transformer: a full disk costs the metrics, and no more") {
 }
 
 TEST_CASE("train_transformer: output that cannot be written is an error") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   REQUIRE(runs.run(runs.fresh(2) + Arguments{"--save", runs.saved}).code == 0);
   fs::remove(runs.path("log.out"));
@@ -314,7 +314,7 @@ TEST_CASE("train_transformer: output that cannot be written is an error") {
 }
 
 TEST_CASE("train_transformer: text is printed beyond a NUL") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   std::ofstream file(runs.path("nul"), std::ios::binary);
   for (int i = 0; i < 1000; ++i) file << 'a' << '\0';
@@ -329,7 +329,7 @@ TEST_CASE("train_transformer: text is printed beyond a NUL") {
 }
 
 TEST_CASE("train_transformer: --keep makes a folder of checkpoints, and --resume takes it") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   const Arguments keep{"--save", runs.saved, "--save-every", "2", "--keep", "2"};
   REQUIRE(runs.run(runs.fresh(5) + keep).code == 0);
@@ -345,7 +345,7 @@ TEST_CASE("train_transformer: --keep makes a folder of checkpoints, and --resume
 }
 
 TEST_CASE("train_transformer: --dry-run writes nothing, --overfit-batch learns one batch") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   const int64_t files = runs.files();
   std::vector<std::string> dry =
@@ -380,7 +380,7 @@ TEST_CASE("train_transformer: --dry-run writes nothing, --overfit-batch learns o
 }
 
 TEST_CASE("train_transformer: text is generated from a checkpoint alone") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   REQUIRE(runs.run(runs.fresh(3) + Arguments{"--save", runs.saved}).code == 0);
   fs::remove(runs.text);
@@ -396,7 +396,7 @@ TEST_CASE("train_transformer: text is generated from a checkpoint alone") {
 }
 
 TEST_CASE("train_transformer: --profile writes a trace of some steps, and prints a table") {
-  if (!is_built(SASH_TRAIN_TRANSFORMER)) return;
+  if (!is_built(program("train_transformer"))) return;
   const Runs runs;
   const std::string trace = runs.path("trace");
   const Ended ended = runs.run(runs.fresh(5) + Arguments{"--profile", trace});

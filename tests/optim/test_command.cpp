@@ -26,10 +26,11 @@ namespace fs = std::filesystem;
 using sash::testing::ChildProcess;
 using sash::testing::file_text;
 using sash::testing::is_built;
+using sash::testing::program;
 
 namespace {
 
-const std::string kCommand = fs::path(SASH_TRAIN_TRANSFORMER).replace_filename("sash").string();
+const std::string kCommand = program("sash");
 
 struct Ended {
   int code;
@@ -162,7 +163,7 @@ TEST_CASE("examples: numbers out of range are refused") {
   for (const std::vector<std::string>& call : calls) {
     const TemporaryFolder folder;
     std::vector<std::string> command = call;
-    command[0] = fs::path(kCommand).replace_filename(call[0]).string();
+    command[0] = program(call[0]);
     ChildProcess child(command, folder.file("log"));
     CHECK(child.wait() == 1);
     check_has(child.err(), {call[call.size() - 2] + ": ", call.back()});
@@ -177,7 +178,7 @@ TEST_CASE("examples: numbers that are none are refused") {
               {"--seconds: expected a finite number, got "});
   }
   const TemporaryFolder folder;
-  const std::string digits = fs::path(kCommand).replace_filename("digits").string();
+  const std::string digits = program("digits");
   ChildProcess child({digits, "--lr", "nan"}, folder.file("log"));
   CHECK(child.wait() == 1);
   check_has(child.err(), {"--lr: expected a finite number, got nan"});
@@ -186,7 +187,7 @@ TEST_CASE("examples: numbers that are none are refused") {
 TEST_CASE("example digits: a file without images is named") {
   if (!is_built(kCommand)) return;
   const TemporaryFolder folder;
-  const std::string digits = fs::path(kCommand).replace_filename("digits").string();
+  const std::string digits = program("digits");
   const std::string data = folder.file("x");
   sash::save_safetensors(data, {{"a", sash::ones({3}, {.device = sash::kCPU})}});
   ChildProcess child({digits, "--data", data, "--device", "cpu"}, folder.file("log"));

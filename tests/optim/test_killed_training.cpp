@@ -64,8 +64,8 @@ TEST_CASE_TEMPLATE("a training that is killed at any moment goes on with the sam
   const std::string device = to_string(On::device);
   const TemporaryFolder folder;
   const auto command = [&](const std::string& run) {
-    return std::vector<std::string>{SASH_KILLED_TRAINING, folder.file(run), std::to_string(kSteps),
-                                    folder.file(run + ".losses"), device};
+    return std::vector<std::string>{program("sash_killed_training"), folder.file(run),
+                                    std::to_string(kSteps), folder.file(run + ".losses"), device};
   };
   const std::string last = "step-00000150.safetensors";
   const auto complete = [&](const std::string& run) {
@@ -123,7 +123,7 @@ TEST_CASE_TEMPLATE("a training that is killed at any moment goes on with the sam
 TEST_CASE("a training whose disk is full says so, and keeps the last checkpoint") {
   const TemporaryFolder folder;
   const auto command = [&](const char* steps) {
-    return std::vector<std::string>{SASH_KILLED_TRAINING, folder.file("run"), steps,
+    return std::vector<std::string>{program("sash_killed_training"), folder.file("run"), steps,
                                     folder.file("losses"), "cpu"};
   };
   REQUIRE(ChildProcess(command("3"), folder.file("log")).wait() == 0);

@@ -25,6 +25,11 @@ inline std::string file_text(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+/// The path of a program that is built beside this one.
+inline std::string program(const std::string& name) {
+  return std::filesystem::read_symlink("/proc/self/exe").replace_filename(name).string();
+}
+
 /// Whether there is such a program; without the examples there is nothing to test.
 inline bool is_built(const std::string& program) {
   const bool built = std::filesystem::exists(program);

@@ -42,7 +42,7 @@ class Runs {
   }
 
   Arguments command(const Arguments& arguments) const {
-    Arguments all{SASH_TRAIN_TRANSFORMER};
+    Arguments all{program("train_transformer")};
     all.insert(all.end(), arguments.begin(), arguments.end());
     return all;
   }

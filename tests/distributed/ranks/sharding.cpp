@@ -79,7 +79,8 @@ Bits train(const Make& make, bool shard, DType dtype, StateDict* saved = nullptr
 
 void check_close(const Bits& a, const Bits& b, double tolerance) {
   REQUIRE(a.size() == b.size());
-  for (const auto& [name, values] : a) {
+  for (const auto& [key, values] : a) {
+    const std::string& name = key;  // clang 14 captures no structured binding
     CAPTURE(name);
     const std::vector<double>& others = b.at(name);
     REQUIRE(values.size() == others.size());
@@ -119,7 +120,8 @@ const std::map<std::string, Make>& makers() {
 }  // namespace
 
 TEST_CASE("sharding: each optimizer makes the steps that it makes with a whole state") {
-  for (const auto& [name, make] : makers()) {
+  for (const auto& [optimizer, make] : makers()) {
+    const std::string name = optimizer;
     CAPTURE(name);
     const bool same_bits = default_device().is_cpu();
     check_close(train(make, true, DType::float32), train(make, false, DType::float32),
