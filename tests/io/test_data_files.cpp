@@ -265,7 +265,7 @@ TEST_CASE("json lines: numbers, text and lists of integers") {
 
 TEST_CASE("json lines: what is wrong, and in which line") {
   const TemporaryFolder folder;
-  const std::string path = folder.file("t.jsonl"), deep(100'000, '[');
+  const std::string path = folder.file("t.jsonl"), deep(1'000'000, '[');
   const auto thrown = [&](const std::string& line, const nn::data::JsonLinesOptions& options) {
     write(path, "{\"n\":1,\"t\":\"\",\"l\":[]}\n\n" + line + "\n");
     const std::string text = thrown_by([&] { nn::data::read_json_lines(path, options); });
@@ -294,6 +294,7 @@ TEST_CASE("json lines: what is wrong, and in which line") {
   CHECK(thrown("{\"l\":[1,2.5]}", {.lists = {"l"}}) == op + "a list of integers 'l', got 2.5");
   const std::string nested = "{\"n\":" + deep + std::string(deep.size(), ']') + "}";
   CHECK(thrown(nested, {.numbers = {"n"}}) == op + "a number 'n', got array");
+  CHECK(thrown(deep, {}) == op + "a JSON object, got '" + deep.substr(0, 60) + "...'");
   CHECK_THROWS_AS(nn::data::read_json_lines(path, {.text = {"/a~2"}}), ValueError);
   CHECK_THROWS_AS(nn::data::read_json_lines(folder.file("none"), {}), IoError);
 }

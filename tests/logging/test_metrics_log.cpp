@@ -137,8 +137,12 @@ TEST_CASE("metrics log: a metric has a name of its own") {
 
 TEST_CASE("metrics log: other files stay as they are") {
   const TemporaryFolder folder;
+  const std::string deep(1'000'000, '['), nested = deep + std::string(deep.size(), ']');
   for (const char* name : {"a.jsonl", "a.csv"}) {
-    for (const char* text : {"dear diary", "dear diary\n", "{\"step\":1}\ndear\n", "step\nx,1\n"}) {
+    for (const std::string& text :
+         {std::string("dear diary"), std::string("dear diary\n"),
+          std::string("{\"step\":1}\ndear\n"), std::string("step\nx,1\n"), nested + "\n",
+          "{\"step\":1}\n{\"step\":" + nested + "}\n", "step\n" + deep + "\n"}) {
       const bool json = std::string(name) == "a.jsonl", own = text[0] == (json ? '{' : 's');
       std::ofstream(folder.file(name)) << text;
       expect_error<FormatError>("MetricsLog: expected metrics in line " +
