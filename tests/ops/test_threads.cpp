@@ -19,14 +19,8 @@
 #include <sash/core/small_vector.h>
 #include <sash/nn/attention/rotary.h>
 #include <sash/nn/models/causal_lm.h>
-#include <sash/ops/attention/exact/attention.h>
-#include <sash/ops/elementwise/binary.h>
-#include <sash/ops/elementwise/unary.h>
-#include <sash/ops/linalg/matmul.h>
-#include <sash/ops/reduce/reduce.h>
 #include <sash/optim/adam.h>
-#include <sash/tensor/autograd/grad_mode.h>
-#include <sash/tensor/factories.h>
+#include <sash/sash.h>
 #include <sash/tensor/tensor_impl.h>
 
 #include "../support/small_models.h"
@@ -82,6 +76,74 @@ size_t threads_of_a_job(
     if (!comes(all_came)) late = true;
   });
   return ids.size();
+}
+
+// An op with as many elements as several threads share; inputs are uniform in [0, 1).
+struct SplitOp {
+  const char* name;
+  std::vector<Shape> shapes;
+  std::function<Tensor(const std::vector<Tensor>&)> run;
+};
+
+Tensor classes(const Tensor& x, double count) { return (x.detach() * count).to(DType::int64); }
+
+std::vector<SplitOp> split_ops() {
+  const Shape lines{128, 500};
+  return {
+      {"conv2d", {{2, 8, 40, 40}, {8, 8, 3, 3}}, [](const auto& t) { return conv2d(t[0], t[1]); }},
+      {"nonzero", {lines}, [](const auto& t) { return nonzero(t[0].detach() > 0.5); }},
+      {"sparse products",
+       {{1, 4, 128, 32}, {1, 2, 64, 32}, {1, 4, 128, 16}},
+       [](const auto& t) {
+         const Tensor keys = classes(t[2], 64);
+         return sparse_weighted_average(sparse_dot_product(t[0], t[1], keys), t[1], keys);
+       }},
+      {"topk", {lines}, [](const auto& t) { return topk(t[0], 7).values; }},
+      {"sort", {lines}, [](const auto& t) { return sort(t[0]).values; }},
+      {"median", {lines}, [](const auto& t) { return median(t[0], 1).values; }},
+      {"argmax", {lines}, [](const auto& t) { return argmax(t[0], 1); }},
+      {"cumsum", {lines}, [](const auto& t) { return cumsum(t[0], 1); }},
+      {"variance of lines", {lines}, [](const auto& t) { return var(t[0], {1}); }},
+      {"variance of columns", {lines}, [](const auto& t) { return var(t[0], {0}); }},
+      {"amax", {lines}, [](const auto& t) { return amax(t[0], {0}) + amax(t[0]); }},
+      {"any", {lines}, [](const auto& t) { return any(t[0] > 0.5, {1}); }},
+      {"losses",
+       {lines, lines},
+       [](const auto& t) {
+         return cross_entropy(t[0], classes(t[1], 500).select(1, 0)) + mse_loss(t[0], t[1]);
+       }},
+      {"rows",
+       {lines, {500}, {500}},
+       [](const auto& t) {
+         const Tensor y = rms_norm(layer_norm(t[0], {500}, t[1], t[2]), {500}, t[1]);
+         return softmax(y) + log_softmax(y);
+       }},
+      {"gather",
+       {{500, 128}, {500, 128}},
+       [](const auto& t) {
+         const Tensor rows = classes(t[1], 500);
+         return scatter_add(gather(t[0], 0, rows), 0, rows, t[1]);
+       }},
+      {"embedding",
+       {{500, 128}, {1000}},
+       [](const auto& t) { return embedding(t[0], classes(t[1], 500)); }},
+      {"window_matmul",
+       {{2, 2, 256, 32}, {2, 2, 32, 256}},
+       [](const auto& t) { return unwindow_matmul(window_matmul(t[0], t[1], 17), t[0], 17); }},
+      {"rotary",
+       {{2, 4, 256, 32}, {256, 16}, {256, 16}},
+       [](const auto& t) {
+         return rotary(t[0], {t[1].detach(), t[2].detach()});
+       }},
+      {"gates",
+       {{128, 512}},
+       [](const auto& t) { return glu(gelu(t[0])) + silu(glu(sigmoid(t[0]))); }},
+      {"elements", {lines}, [](const auto& t) { return log(square(-t[0] + 2.0)) / (1.0 + t[0]); }},
+      {"integers",
+       {{128, 128}},
+       [](const auto& t) { return matmul(classes(t[0], 9), classes(t[0], 5)).sum({0}); }},
+      {"bernoulli", {lines}, [](const auto& t) { return bernoulli(t[0].detach()); }},
+  };
 }
 
 }  // namespace
@@ -189,6 +251,32 @@ TEST_CASE("threads: jobs of several callers, their pieces and what they throw") 
     }
   });
   CHECK(wrong == std::vector<int>(kThreads));
+}
+
+TEST_CASE("threads: kernels on several give the bits of one, forward and backward") {
+  const FourThreads four;
+  for (const SplitOp& op : split_ops()) {
+    for (const DType dtype : {DType::float32, DType::float64}) {
+      CAPTURE(std::string(op.name));
+      std::vector<std::vector<double>> before;
+      for (const int threads : {1, kThreads}) {
+        set_num_threads(threads);
+        manual_seed(8);
+        std::vector<Tensor> inputs;
+        for (const Shape& shape : op.shapes) {
+          inputs.push_back(rand(shape, {.dtype = dtype, .requires_grad = true}));
+        }
+        const Tensor y = op.run(inputs);
+        std::vector<std::vector<double>> found{y.to_vector<double>()};
+        if (y.requires_grad()) (y * rand(y.shape(), {.dtype = dtype})).sum().backward();
+        for (const Tensor& x : inputs) {
+          if (x.grad().defined()) found.push_back(x.grad().to_vector<double>());
+        }
+        if (threads == 1) before = found;
+        CHECK(found == before);
+      }
+    }
+  }
 }
 
 TEST_CASE("threads: each trains a model of its own, with the bits of one thread") {
