@@ -28,7 +28,7 @@ using kernels::KeyRange;
 
 constexpr Index kTile = 32;       // queries of a task
 constexpr Index kStepKeys = 256;  // longer blocks are taken in parts
-constexpr Index kSums = 8;        // sums of dk and dv, at least, that run side by side
+constexpr Index kSums = 4;        // sums of dk and dv, at least, that run side by side
 
 template <class T>
 using Rows = Eigen::Map<Eigen::Array<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;

@@ -264,8 +264,9 @@ class QueryTile {
   /// The producer: copies the keys of the listed blocks.
   __device__ void produce(const CUtensorMap& k, const CUtensorMap& v, State& state) {
     if (!hopper::elect_one()) return;
-    const int kv = key_head();
-    for (int i = 0; i < memory_.listed; ++i) {
+    // Read once: when the last copy has started, consumers may write the next list.
+    const int kv = key_head(), listed = memory_.listed;
+    for (int i = 0; i < listed; ++i) {
       const int first = memory_.list[i].x * dims_.block;
       for (int key = first; key < min(first + dims_.block, dims_.keys); key += kKeys) {
         memory_.ring.acquire(state);
