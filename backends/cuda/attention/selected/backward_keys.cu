@@ -10,7 +10,7 @@ namespace sash::cuda::selected {
 namespace {
 
 constexpr int kRows = 32, kPieces = kRows / 16;  // of a tile
-constexpr int kKeys = 64, kSums = 4 * 32;        // threads of a part
+constexpr int kKeys = 64, kPartThreads = 4 * 32;
 
 template <int depth>
 constexpr int kParts = depth == 64 ? 3 : 2;
@@ -75,7 +75,7 @@ __device__ void pack(uint32_t (&words)[n], const float (&sums)[2 * n]) {
 }
 
 template <class T, int depth>
-__global__ void __launch_bounds__(kSums* kParts<depth>, 1)
+__global__ void __launch_bounds__(kPartThreads* kParts<depth>, 1)
     keys_kernel(const __grid_constant__ Backward<T> x, const __grid_constant__ Lists lists,
                 float* sums) {
 #ifdef SASH_HOPPER
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kSums* kParts<depth>, 1)
   const Dims& dims = x.dims;
   const KeyWork work = key_work(dims, lists, blockIdx.x);
   if (work.count == 0) return;
-  constexpr int threads = kSums * kParts<depth>, chunks = depth / 8;
+  constexpr int threads = kPartThreads * kParts<depth>, chunks = depth / 8;
   const auto thread = static_cast<int>(threadIdx.x);
   const auto copy = [&](auto& tile, int row, int chunk, const Rows<const T>& from, int h, int at,
                         bool inside) {
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kSums* kParts<depth>, 1)
   hopper::fence_proxy_async();
   __syncthreads();
 
-  const int part = warp() / 4, lane_of_part = thread % kSums, keys16 = warp() % 4 * 16;
+  const int part = warp() / 4, lane_of_part = thread % kPartThreads, keys16 = warp() % 4 * 16;
   const int pieces = (work.count * dims.parts + dims.packed - 1) / dims.packed;  // of 16 rows
   const int tiles = (pieces + kPieces - 1) / kPieces;
   const bool whole = dims.has_whole_queries(), one_part = dims.parts == 1;
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kSums* kParts<depth>, 1)
         return dims.place(entry.x, entry.y, in_group);
       };
 #pragma unroll
-      for (int i = lane_of_part; i < kRows * chunks; i += kSums) {
+      for (int i = lane_of_part; i < kRows * chunks; i += kPartThreads) {
         const int2 at = place(i / chunks);
         copy(stage.q, i / chunks, i % chunks, x.q, at.y, max(at.x, 0), at.x >= 0);
         copy(stage.g, i / chunks, i % chunks, x.g, at.y, max(at.x, 0), at.x >= 0);
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kSums* kParts<depth>, 1)
   for (int tile = part; tile < tiles; tile += kParts<depth>) {
     asm volatile("cp.async.wait_group %0;" ::"n"(kStages<depth> - 2) : "memory");
     hopper::fence_proxy_async();
-    hopper::barrier_sync(1 + part, kSums);
+    hopper::barrier_sync(1 + part, kPartThreads);
     fetch(tile + (kStages<depth> - 1) * kParts<depth>);
     const auto& stage = memory.stage[part][tile / kParts<depth> % kStages<depth>];
     const hopper::Operand q(stage.q), g(stage.g);
@@ -294,7 +294,7 @@ void backward_keys(const KernelContext& context, const Backward<T>& call) {
   const auto run = [&]<int depth>() {
     const Workspace sums(context, lists.most_chunks * calls * 2 * kKeys * depth *
                                       static_cast<int64_t>(sizeof(float)));
-    launch<keys_kernel<T, depth>>(context, lists.most_chunks * calls, kSums * kParts<depth>,
+    launch<keys_kernel<T, depth>>(context, lists.most_chunks * calls, kPartThreads * kParts<depth>,
                                   static_cast<int>(sizeof(KeyMemory<T, depth>)), call, lists,
                                   sums.ptr<float>());
     launch_kernel(context,

@@ -6,10 +6,11 @@
 
 /// The order of work of the kernels whose sums belong to queries.
 ///
-/// A block of threads owns `kItems` *items*, each 16 rows of q that share a row of the index. It
-/// visits, in ascending order, the blocks of keys that any of its items selects. A producer warp
-/// copies 64 keys at a time. A consumer warp multiplies each of its items that selected the block:
-/// a block of keys travels once for all items, and warps run apart by the depth of the ring.
+/// A block of threads owns `kItems` *items* of 16 rows of q, which share a row of the index, or
+/// belong to neighbouring rows if a group has fewer than 16 rows (`Dims::packed`). It visits, in
+/// ascending order, the blocks of keys that any of its items selects. A producer warp copies 64
+/// keys at a time. A consumer warp multiplies each of its items that selected the block: a block of
+/// keys travels once for all items, and warps run apart by the depth of the ring.
 namespace sash::cuda::selected {
 
 using hopper::Barrier;
@@ -139,10 +140,9 @@ class QueryTile {
     mma::wait_for_copies();
   }
 
-  /// Multiplies: the producer's warp copies keys, and each consumer calls f(slot, k, v, first,
-  /// past) for each of its items that selected a block, with the number of the item in the warp,
-  /// which the compiler knows, and the keys [first, past). Returns whether the thread is a
-  /// consumer.
+  /// Multiplies: the producer's warp copies keys, and each consumer calls f(slot, k, v, step) for
+  /// each of its items that selected a block. `slot` is the number of the item in the warp, which
+  /// the compiler knows. Returns whether the thread is a consumer.
   template <class F>
   __device__ bool run(const CUtensorMap& k, const CUtensorMap& v, F&& f) {
     __syncthreads();  // items and rows are there
