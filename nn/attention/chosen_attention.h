@@ -38,7 +38,7 @@ class SASH_API MobaAttention : public MultiheadAttention {
 /// branch has its own). Pooled keys and values are means, or learnt: weighted sums with a weight
 /// for each head, place in the block and feature.
 ///
-/// Parameters are those of `MultiheadAttention` and, in the child `sparse`, those of
+/// It has the parameters of `MultiheadAttention`, and a child `sparse` with the parameters of
 /// `NativeSparseBranches`. Self-attention alone. Caches keep the pooled keys and values. Dropout as
 /// in `MobaAttention`.
 /// `options.attention` is replaced by "nsa:BLOCK,top_k=K,window=W,...", which names the same.

@@ -13,7 +13,7 @@
 #include "../linalg/gemm.h"
 
 /// What both passes of the gated delta rule share: chunks, decays, and the scores within a chunk.
-/// Names are those of `ops/kernels/delta_rule.h`.
+/// The names are from `ops/kernels/delta_rule.h`.
 namespace sash::cpu::delta {
 
 using kernels::DeltaInputs;
@@ -47,7 +47,7 @@ struct Sizes {
   Index batch, heads, value_heads, length, depth, width, texts;
   Index gates;                ///< numbers of a decay: 1 or D
   std::vector<Chunk> chunks;  ///< of all texts, in order
-  std::vector<Index> begin;   ///< chunks [begin[i], begin[i + 1]) are those of text i
+  std::vector<Index> begin;   ///< text i has the chunks [begin[i], begin[i + 1])
 
   explicit Sizes(const DeltaInputs& x);
   Index group() const { return value_heads / heads; }

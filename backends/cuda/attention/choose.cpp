@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "../../../core/error.h"
-#include "../../../tensor/kernels/memory.h"
 #include "common/kept.h"
 #include "common/limits.h"
 #include "families.h"
@@ -52,10 +51,6 @@ AttentionKernels choose_attention(const KernelContext& context, const AttentionI
 
 /// Whether a call has no scores: no batch, no head, no query or no key. Kernels take no such call.
 bool has_no_scores(const AttentionInputs& x) { return x.q.numel() == 0 || x.k.shape[2] == 0; }
-
-void fill(KernelContext& context, View y, double value) {
-  if (y.numel() > 0) kernels::fill(context, y, value);
-}
 
 void attention_forward(KernelContext& context, const AttentionInputs& x,
                        const AttentionParams& params, View out, View lse) {

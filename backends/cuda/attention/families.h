@@ -1,6 +1,7 @@
 #pragma once
 
 #include "../../../ops/kernels/attention.h"
+#include "../../../tensor/kernels/memory.h"
 #include "../../../tensor/kernels/view.h"
 
 /// The families of attention kernels: which calls each family takes, and its two functions. The
@@ -16,6 +17,11 @@ using AttentionForward = void(KernelContext& context, const AttentionInputs& inp
                               const AttentionParams& params, View out, View lse);
 using AttentionBackward = void(KernelContext& context, const AttentionInputs& inputs,
                                const AttentionParams& params, const AttentionGradients& gradients);
+
+/// Fills y, which may have no elements.
+inline void fill(KernelContext& context, View y, double value) {
+  if (y.numel() > 0) kernels::fill(context, y, value);
+}
 
 /// `hopper/`: TMA and wgmma on sm_90 (H100, H200), for float16 and bfloat16.
 ///

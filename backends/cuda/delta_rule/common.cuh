@@ -9,7 +9,7 @@
 #include "../linalg/tile_sums.cuh"
 
 /// The gated delta rule without tensor cores: any floating dtype, any number of features. Names are
-/// those of `ops/kernels/delta_rule.h`; C is the type of the arithmetic.
+/// from `ops/kernels/delta_rule.h`; C is the type of the arithmetic.
 ///
 /// Products are tiles of 64 x 64, a block of threads each, whose operands are read through
 /// functions: decays and betas multiply them on the way to shared memory. Scratch memory for each

@@ -48,12 +48,12 @@ struct SelectBlocksOptions {
 /// The inequality says which blocks a causal query scores, others add 0: NSA's compressed keys are
 /// visible once their block has ended. Candidates are the blocks that start at the position of the
 /// row's last query or before; they may be chosen with a score of 0 too. A NaN score counts as
-/// -infinity. In a row of R queries, the own blocks are those of all its queries.
+/// -infinity. A row of R queries has the own blocks of all its queries.
 ///
 /// Products and sums in float32 (float64 for float64), pooled means in k's dtype. The scores
 /// [S_q, n] are never stored: the k best are found on the way, so memory is that of the arguments.
-/// `logits` are those of Lu et al., "MoBA: Mixture of block attention for long-context LLMs", 2025;
-/// `probabilities` those of Yuan et al., "Native sparse attention", 2025.
+/// `logits` as in Lu et al., "MoBA: Mixture of block attention for long-context LLMs", 2025;
+/// `probabilities` as in Yuan et al., "Native sparse attention", 2025.
 ///
 /// `ValueError` unless block, count and R are at least 1, the others not negative, scale finite,
 /// and count >= first + neighbours + own blocks, of which a row has up to ceil((R - 1) / block) +

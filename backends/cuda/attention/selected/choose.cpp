@@ -1,6 +1,5 @@
 #include <limits>
 
-#include "../../../../tensor/kernels/memory.h"
 #include "../common/limits.h"
 #include "../families.h"
 #include "selected.h"
@@ -14,10 +13,6 @@ using kernels::SelectedAttentionParams;
 /// Whether a call has no scores. Kernels take no such call.
 bool has_no_scores(const AttentionInputs& x, const SelectedAttentionParams& params) {
   return x.q.numel() == 0 || x.k.shape[2] == 0 || params.index.numel() == 0;
-}
-
-void fill(KernelContext& context, View y, double value) {
-  if (y.numel() > 0) kernels::fill(context, y, value);
 }
 
 bool tensor_cores_take(const KernelContext& context, const AttentionInputs& x) {
