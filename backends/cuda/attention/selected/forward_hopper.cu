@@ -5,8 +5,6 @@
 namespace sash::cuda::selected {
 namespace {
 
-constexpr int kScored = 64;  // keys that a warp weighs at a time
-
 template <class T>
 struct Forward {
   Dims dims;
@@ -74,6 +72,7 @@ template <class T, int depth>
 __global__ void __launch_bounds__(kThreads, 1)
     forward_kernel(const __grid_constant__ Forward<T> x) {
 #ifdef SASH_HOPPER
+  constexpr int scored = 64;  // keys that a warp weighs at a time
   extern __shared__ __align__(1024) unsigned char shared[];
   using Work = QueryTile<T, depth, 1>;
   using Shape = typename Work::Shape;
@@ -93,8 +92,8 @@ __global__ void __launch_bounds__(kThreads, 1)
         const bool all =
             work.sees_all(item, step.first, step.past) && selected.low && selected.high;
 #pragma unroll
-        for (int part = 0; part < kKeys; part += kScored) {
-          float scores[kScored / 8][4] = {};
+        for (int part = 0; part < kKeys; part += scored) {
+          float scores[scored / 8][4] = {};
           multiply_rows<T, depth, Queries, Keys>(scores, q, keys, part);
           c.apply_sign(scores);
           if (!all) work.hide(scores, item, step.first + part, step.past, selected, -kInfinity);

@@ -5,12 +5,11 @@
 namespace sash::cuda::selected {
 namespace {
 
-constexpr int kGraded = 32;  // keys whose scores and gradients a warp has at a time
-
 template <class T, int depth>
 __global__ void __launch_bounds__(kThreads, 1)
     queries_kernel(const __grid_constant__ Backward<T> x) {
 #ifdef SASH_HOPPER
+  constexpr int graded = 32;  // keys whose scores and gradients a warp has at a time
   extern __shared__ __align__(1024) unsigned char shared[];
   using Work = QueryTile<T, depth, 2>;
   using Shape = typename Work::Shape;
@@ -39,14 +38,14 @@ __global__ void __launch_bounds__(kThreads, 1)
         const bool all =
             work.sees_all(item, step.first, step.past) && selected.low && selected.high;
 #pragma unroll
-        for (int part = 0; part < kKeys; part += kGraded) {
-          float scores[kGraded / 8][4] = {}, ds[kGraded / 8][4] = {};
+        for (int part = 0; part < kKeys; part += graded) {
+          float scores[graded / 8][4] = {}, ds[graded / 8][4] = {};
           multiply_rows<T, depth, Rows, Keys>(scores, q, keys, part);
           c.apply_sign(scores);
           if (!all) work.hide(scores, item, step.first + part, step.past, selected, -kInfinity);
           multiply_rows<T, depth, Rows, Keys>(ds, g, values, part);
 #pragma unroll
-          for (int j = 0; j < kGraded / 8; ++j) {
+          for (int j = 0; j < graded / 8; ++j) {
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
               const RowStats& row = e < 2 ? low : high;

@@ -9,7 +9,7 @@
 namespace sash::cuda::selected {
 namespace {
 
-constexpr int kRows = 32, kPieces = kRows / 16;  // of a tile
+constexpr int kRows = 32;  // of a tile
 constexpr int kKeys = 64, kPartThreads = 4 * 32;
 
 template <int depth>
@@ -36,34 +36,31 @@ struct KeyMemory {
   int2 rows[kChunk];  ///< of the list: the unit, and the row of the index
 };
 
-/// Which keys and which rows a block of threads has.
+/// Which keys and which rows a block of threads has: work `number` of a grid of
+/// [chunks][calls of a list][parts of a block of 64 keys].
 struct KeyWork {
   int b, key_head, first, past;  ///< keys [first, past)
   int64_t from;                  ///< in the list
-  int count;
-};
+  int count = 0;
 
-/// Work `number` of a grid of [chunks][calls of a list][parts of a block of 64 keys].
-__device__ inline KeyWork key_work(const Dims& dims, const Lists& lists, int64_t number) {
-  const int parts = (dims.block + kKeys - 1) / kKeys;
-  const int batches = dims.batches / dims.index_batches, heads = dims.key_heads / lists.heads;
-  const int part = static_cast<int>(number % parts);
-  const int call = static_cast<int>(number / parts % (batches * heads));
-  const int chunk = static_cast<int>(number / parts / (batches * heads));
-  const int list = lists.list_of(chunk);
-  if (list < 0) return {};
-  const int block = list % dims.blocks, head = list / dims.blocks % lists.heads;
-  KeyWork work;
-  work.b = list / dims.blocks / lists.heads * batches + call / heads;
-  work.key_head = head * heads + call % heads;
-  work.first = block * dims.block + part * kKeys;
-  work.past = min(min(work.first + kKeys, (block + 1) * dims.block), dims.keys);
-  work.from = lists.start[list] + static_cast<int64_t>(chunk - lists.chunk[list]) * kChunk;
-  work.count =
-      static_cast<int>(min(static_cast<int64_t>(kChunk), lists.start[list + 1] - work.from));
-  if (work.first >= work.past) work.count = 0;
-  return work;
-}
+  __device__ KeyWork(const Dims& dims, const Lists& lists, int64_t number) {
+    const int parts = (dims.block + kKeys - 1) / kKeys;
+    const int batches = dims.batches / dims.index_batches, heads = dims.key_heads / lists.heads;
+    const int part = static_cast<int>(number % parts);
+    const int call = static_cast<int>(number / parts % (batches * heads));
+    const int chunk = static_cast<int>(number / parts / (batches * heads));
+    const int list = lists.list_of(chunk);
+    if (list < 0) return;
+    const int block = list % dims.blocks, head = list / dims.blocks % lists.heads;
+    b = list / dims.blocks / lists.heads * batches + call / heads;
+    key_head = head * heads + call % heads;
+    first = block * dims.block + part * kKeys;
+    past = min(min(first + kKeys, (block + 1) * dims.block), dims.keys);
+    if (first >= past) return;
+    from = lists.start[list] + static_cast<int64_t>(chunk - lists.chunk[list]) * kChunk;
+    count = static_cast<int>(min(static_cast<int64_t>(kChunk), lists.start[list + 1] - from));
+  }
+};
 
 /// Sums as the left operand of a product.
 template <class T, int n>
@@ -83,7 +80,7 @@ __global__ void __launch_bounds__(kPartThreads* kParts<depth>, 1)
   using Memory = KeyMemory<T, depth>;
   auto& memory = *reinterpret_cast<Memory*>(shared);
   const Dims& dims = x.dims;
-  const KeyWork work = key_work(dims, lists, blockIdx.x);
+  const KeyWork work(dims, lists, blockIdx.x);
   if (work.count == 0) return;
   constexpr int threads = kPartThreads * kParts<depth>, chunks = depth / 8;
   const auto thread = static_cast<int>(threadIdx.x);
@@ -111,14 +108,15 @@ __global__ void __launch_bounds__(kPartThreads* kParts<depth>, 1)
 
   const int part = warp() / 4, lane_of_part = thread % kPartThreads, keys16 = warp() % 4 * 16;
   const int pieces = (work.count * dims.parts + dims.packed - 1) / dims.packed;  // of 16 rows
-  const int tiles = (pieces + kPieces - 1) / kPieces;
+  constexpr int pieces_per_tile = kRows / 16;
+  const int tiles = (pieces + pieces_per_tile - 1) / pieces_per_tile;
   const bool whole = dims.has_whole_queries(), one_part = dims.parts == 1;
   const int shift = dims.packed > 1 ? __ffs(dims.group) - 1 : 4;  // rows of q in a group, if packed
   const auto fetch = [&](int tile) {
     if (tile < tiles) {
       auto& stage = memory.stage[part][tile / kParts<depth> % kStages<depth>];
       const auto place = [&](int i) {
-        const int piece = tile * kPieces + i / 16;
+        const int piece = tile * pieces_per_tile + i / 16;
         const int number = one_part ? (16 * piece + i % 16) >> shift : piece / dims.parts;
         if (number >= work.count) return int2{-1, 0};
         const int2 entry = memory.rows[number];
