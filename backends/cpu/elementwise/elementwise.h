@@ -217,9 +217,23 @@ class Operand {
 
 namespace detail {
 
-template <size_t N, class F, class Out, class... In>
-void walk_piece(const Walk<N>& walk, int64_t begin, int64_t end, F& f, Operand<Out>&& y,
-                Operand<In>&&... x) {
+/// The bits of an element. Operands are walked as such, so that kernels of one size share the walk.
+template <size_t size>
+struct [[gnu::may_alias]] Word {
+  std::conditional_t<
+      size == 1, uint8_t,
+      std::conditional_t<size == 2, uint16_t, std::conditional_t<size == 4, uint32_t, uint64_t>>>
+      bits;
+};
+
+/// Calls `f(functor, flat, n, y, x)` for each block.
+template <size_t... sizes>
+using BlockFunction = void (*)(void*, int64_t, int64_t, void*, const Word<sizes>*...);
+
+template <size_t out_size, size_t... sizes>
+void walk_piece(const Walk<sizeof...(sizes) + 1>& walk, int64_t begin, int64_t end,
+                BlockFunction<sizes...> f, void* functor, Operand<Word<out_size>>&& y,
+                Operand<Word<sizes>>&&... x) {
   const bool dense = y.linear() && ((x.linear() || x.constant()) && ...);
   const bool buffered = !y.unit() || ((!x.unit()) || ...);
   const bool by_row = !dense && walk.inner() >= kBlock / 4;
@@ -230,20 +244,21 @@ void walk_piece(const Walk<N>& walk, int64_t begin, int64_t end, F& f, Operand<O
     if (by_row) n = std::min(n, row_left);
     if (buffered || !(dense || by_row)) n = std::min(n, kBlock);
     const bool in_row = n <= row_left;
-    Out* out = y.direct(at, flat, in_row);
-    f(flat, n, out ? out : y.buffer(), x.read(at, flat, n, in_row)...);
+    auto* const out = y.direct(at, flat, in_row);
+    f(functor, flat, n, out ? out : y.buffer(), x.read(at, flat, n, in_row)...);
     if (!out) y.write(at, n);
     flat += n;
   }
 }
 
-template <class Out, class... In, class F, size_t... K, class... Views>
-void for_each_block(Order order, F& f, std::index_sequence<K...>, View y, const Views&... x) {
-  static_assert(sizeof...(In) == sizeof...(Views), "one element type per input");
-  constexpr size_t n = sizeof...(In) + 1;
-  const auto walk = make_walk<n>({&y, &x...}, order);
+template <size_t out_size, size_t... sizes, size_t... K, class... Views>
+[[gnu::noinline]] void walk_blocks(Order order, BlockFunction<sizes...> f, void* functor,
+                                   std::index_sequence<K...>, View y, const Views&... x) {
+  const auto walk = make_walk<sizeof...(sizes) + 1>({&y, &x...}, order);
   parallel_for(walk.count, kPiece, [&](int64_t begin, int64_t end) {
-    walk_piece(walk, begin, end, f, Operand<Out>(y, walk, 0), Operand<In>(x, walk, K + 1)...);
+    walk_piece<out_size, sizes...>(walk, begin, end, f, functor,
+                                   Operand<Word<out_size>>(y, walk, 0),
+                                   Operand<Word<sizes>>(x, walk, K + 1)...);
   });
 }
 
@@ -253,7 +268,15 @@ void for_each_block(Order order, F& f, std::index_sequence<K...>, View y, const 
 /// `flat` is the index of the first in the order of the walk. Inputs broadcast to y's shape.
 template <class Out, class... In, class F, class... Views>
 void for_each_block(Order order, F f, View y, const Views&... x) {
-  detail::for_each_block<Out, In...>(order, f, std::index_sequence_for<Views...>{}, y, x...);
+  static_assert(sizeof...(In) == sizeof...(Views), "one element type per input");
+  detail::walk_blocks<sizeof(Out)>(
+      order,
+      +[](void* functor, int64_t flat, int64_t n, void* out,
+          const detail::Word<sizeof(In)>*... in) {
+        (*static_cast<F*>(functor))(flat, n, static_cast<Out*>(out),
+                                    reinterpret_cast<const In*>(in)...);
+      },
+      &f, std::index_sequence_for<Views...>{}, y, x...);
 }
 
 template <class T>
