@@ -266,16 +266,17 @@ template <size_t out_size, size_t... sizes, size_t... K, class... Views>
 
 /// Calls `f(flat, n, Out* y, const In*... x)` for blocks of `n` contiguous elements that cover `y`;
 /// `flat` is the index of the first in the order of the walk. Inputs broadcast to y's shape.
+/// Flattened, because a call per vector slows GELU by a fifth.
 template <class Out, class... In, class F, class... Views>
 void for_each_block(Order order, F f, View y, const Views&... x) {
   static_assert(sizeof...(In) == sizeof...(Views), "one element type per input");
   detail::walk_blocks<sizeof(Out)>(
       order,
-      +[](void* functor, int64_t flat, int64_t n, void* out,
-          const detail::Word<sizeof(In)>*... in) {
-        (*static_cast<F*>(functor))(flat, n, static_cast<Out*>(out),
-                                    reinterpret_cast<const In*>(in)...);
-      },
+      +[](void* functor, int64_t flat, int64_t n, void* out, const detail::Word<sizeof(In)>*... in)
+          __attribute__((flatten)) {
+            (*static_cast<F*>(functor))(flat, n, static_cast<Out*>(out),
+                                        reinterpret_cast<const In*>(in)...);
+          },
       &f, std::index_sequence_for<Views...>{}, y, x...);
 }
 
