@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <sash/core/backend/backend.h>
@@ -19,6 +18,8 @@
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/graph.h>
 #include <sash/tensor/tensor.h>
+
+#include "../examples/support/flags.h"
 
 namespace sash::bench {
 
@@ -153,19 +154,15 @@ inline bool contains(const std::vector<std::string>& list, const std::string& wo
   return std::find(list.begin(), list.end(), word) != list.end();
 }
 
-/// The rest of a program: parses its options, and --device, for `body(device)`, which returns
-/// whether all went well. Returns the exit status.
+/// Parses the flags of a program, and calls `body(device)`, which returns whether all went well.
+/// The default device stays the CPU. Returns the exit status.
 template <class Body>
-int run_program(CLI::App& app, int argc, char** argv, Body&& body) {
-  std::string device = "cpu";
-  app.add_option("--device", device, "cpu, cuda or auto");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    return body(Device::parse(device)) ? 0 : 1;
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << '\n';
-    return 1;
-  }
+int run(Flags& flags, int argc, char** argv, Body&& body) {
+  return flags.run(argc, argv, [&] {
+    const Device device = default_device();
+    set_default_device(kCPU);
+    return body(device) ? 0 : 1;
+  });
 }
 
 /// Throws unless |a - b| <= tolerance max(1, |b|) for every element, so that no wrong result is

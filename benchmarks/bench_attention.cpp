@@ -166,15 +166,15 @@ class Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times attention");
+  Flags flags("Times attention", "cpu");
   std::string dtype;
   std::vector<std::string> groups, names;
-  app.add_option("--group", groups,
-                 "peers (the default), scaling, lengths, dense, sparse, blocks, selected, "
-                 "widths, options, dropout, memory");
-  app.add_option("--case", names, "only these cases, of any group");
-  app.add_option("--dtype", dtype, "of all cases: float32, bfloat16, ...");
-  return sash::bench::run_program(app, argc, argv, [&](sash::Device device) {
+  flags.add("--group", groups,
+            "peers (the default), scaling, lengths, dense, sparse, blocks, selected, "
+            "widths, options, dropout, memory");
+  flags.add("--case", names, "only these cases, of any group");
+  flags.add("--dtype", dtype, "of all cases: float32, bfloat16, ...");
+  return sash::bench::run(flags, argc, argv, [&](sash::Device device) {
     using sash::bench::contains;
     if (groups.empty() && names.empty()) groups = {"peers"};
     sash::bench::print_environment(device);

@@ -65,10 +65,10 @@ bool run(sash::Device device, DType dtype, const Sizes& s, int calls) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times the eight transposed forms of a batched product");
+  Flags flags("Times the eight transposed forms of a batched product", "cpu");
   int calls = 9;
-  app.add_option("--calls", calls, "timed calls");
-  return sash::bench::run_program(app, argc, argv, [&](sash::Device device) {
+  flags.add("--calls", calls, "timed calls");
+  return sash::bench::run(flags, argc, argv, [&](sash::Device device) {
     sash::bench::print_environment(device);
     if (device.is_cpu()) return run(device, DType::float32, {16, 384, 320, 256}, calls);
     const Sizes large{64, 1024, 768, 512};

@@ -41,8 +41,8 @@ bool run(Device device, int64_t mib) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times copies between cards");
+  Flags flags("Times copies between cards", "cpu");
   int64_t mib = 1024;
-  app.add_option("--mib", mib, "how much is copied at a time");
-  return sash::bench::run_program(app, argc, argv, [&](Device device) { return run(device, mib); });
+  flags.add("--mib", mib, "how much is copied at a time");
+  return sash::bench::run(flags, argc, argv, [&](Device device) { return run(device, mib); });
 }

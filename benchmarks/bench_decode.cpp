@@ -174,16 +174,16 @@ void run_flat(const Case& setup, const Settings& s, Device device) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times decoding, batch 1");
+  Flags flags("Times decoding, batch 1", "cpu");
   Settings s;
   std::string dtype;
-  app.add_option("--case", s.cases, "smollm2_135m (by default), smollm2_1.7b");
-  app.add_option("--dtype", dtype, "bfloat16 on a card, float32 on a CPU by default");
-  app.add_option("--prompt", s.prompt, "tokens before the first step");
-  app.add_option("--count", s.count, "steps that are timed");
-  app.add_flag("--flat", s.flat, "memory over 20,000 tokens under a window, instead");
-  app.add_flag("--profile", s.profile, "a table of the kernels of eager steps, too");
-  return sash::bench::run_program(app, argc, argv, [&](Device device) {
+  flags.add("--case", s.cases, "smollm2_135m (by default), smollm2_1.7b");
+  flags.add("--dtype", dtype, "bfloat16 on a card, float32 on a CPU by default");
+  flags.add("--prompt", s.prompt, "tokens before the first step");
+  flags.add("--count", s.count, "steps that are timed");
+  flags.add("--flat", s.flat, "memory over 20,000 tokens under a window, instead");
+  flags.add("--profile", s.profile, "a table of the kernels of eager steps, too");
+  return sash::bench::run(flags, argc, argv, [&](Device device) {
     if (s.cases.empty()) s.cases = {"smollm2_135m"};
     s.dtype = !dtype.empty()     ? sash::parse_dtype(dtype)
               : device.is_cuda() ? sash::DType::bfloat16

@@ -73,9 +73,9 @@ bool run(sash::Device device, const std::vector<std::string>& wanted) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times the host's part of ops");
+  Flags flags("Times the host's part of ops", "cpu");
   std::vector<std::string> wanted;
-  app.add_option("--case", wanted, "only these cases");
-  return sash::bench::run_program(app, argc, argv,
-                                  [&](sash::Device device) { return run(device, wanted); });
+  flags.add("--case", wanted, "only these cases");
+  return sash::bench::run(flags, argc, argv,
+                          [&](sash::Device device) { return run(device, wanted); });
 }

@@ -134,14 +134,14 @@ void run_all(Settings& s) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times row ops in place against out of place, and their memory");
+  Flags flags("Times row ops in place against out of place, and their memory", "cpu");
   Settings s;
   std::string dtype = "float16";
-  app.add_option("--dtype", dtype, "float16, bfloat16, float32 or float64");
-  app.add_option("--rows", s.rows, "rows of the matrix");
-  app.add_option("--columns", s.columns, "columns of the matrix");
-  app.add_option("--calls", s.calls, "timed calls");
-  return sash::bench::run_program(app, argc, argv, [&](sash::Device device) {
+  flags.add("--dtype", dtype, "float16, bfloat16, float32 or float64");
+  flags.add("--rows", s.rows, "rows of the matrix");
+  flags.add("--columns", s.columns, "columns of the matrix");
+  flags.add("--calls", s.calls, "timed calls");
+  return sash::bench::run(flags, argc, argv, [&](sash::Device device) {
     s.device = device;
     for (const DType one : {DType::float16, DType::bfloat16, DType::float32, DType::float64}) {
       if (sash::name(one) == dtype) s.dtype = one;

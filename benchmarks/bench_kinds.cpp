@@ -79,15 +79,15 @@ void run(const Settings& settings, const std::string& kind, int64_t length, sash
 
 int main(int argc, char** argv) {
   Settings settings;
-  CLI::App app("Times an encoder with each kind of attention");
-  app.add_option("--kinds", settings.kinds, "kinds of attention")->capture_default_str();
-  app.add_option("--lengths", settings.lengths, "tokens")->capture_default_str();
-  app.add_option("--passes", settings.passes, "forward, step")->capture_default_str();
-  app.add_option("--dtype", settings.dtype,
-                 "float32 or bfloat16; default: bfloat16 on CUDA, float32 on the CPU");
-  app.add_option("--layers", settings.layers, "layers")->capture_default_str();
-  app.add_option("--calls", settings.calls, "timed calls")->capture_default_str();
-  return sash::bench::run_program(app, argc, argv, [&](sash::Device device) {
+  Flags flags("Times an encoder with each kind of attention", "cpu");
+  flags.add("--kinds", settings.kinds, "kinds of attention");
+  flags.add("--lengths", settings.lengths, "tokens");
+  flags.add("--passes", settings.passes, "forward, step");
+  flags.add("--dtype", settings.dtype,
+            "float32 or bfloat16; default: bfloat16 on CUDA, float32 on the CPU");
+  flags.add("--layers", settings.layers, "layers");
+  flags.add("--calls", settings.calls, "timed calls");
+  return sash::bench::run(flags, argc, argv, [&](sash::Device device) {
     std::puts("kind,pass,tokens,dtype,device,ms,peak_mib");
     bool all_ran = true;
     for (const std::string& kind : settings.kinds) {

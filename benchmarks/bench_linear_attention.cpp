@@ -106,12 +106,12 @@ class Run {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times linear attention");
+  Flags flags("Times linear attention", "cpu");
   std::string dtype;
   std::vector<std::string> names;
-  app.add_option("--case", names, "only these cases");
-  app.add_option("--dtype", dtype, "float32 on the CPU and bfloat16 on CUDA by default");
-  return sash::bench::run_program(app, argc, argv, [&](sash::Device device) {
+  flags.add("--case", names, "only these cases");
+  flags.add("--dtype", dtype, "float32 on the CPU and bfloat16 on CUDA by default");
+  return sash::bench::run(flags, argc, argv, [&](sash::Device device) {
     if (dtype.empty()) dtype = device.is_cpu() ? "float32" : "bfloat16";
     sash::bench::print_environment(device);
     bool good = true;

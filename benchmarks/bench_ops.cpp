@@ -344,10 +344,10 @@ void bench_all_gemms() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times ops");
+  Flags flags("Times ops", "cpu");
   std::vector<std::string> kinds{"gemm", "op"};
-  app.add_option("--kind", kinds, "only these kinds: gemm, op; halves, on the CPU");
-  return sash::bench::run_program(app, argc, argv, [&](sash::Device chosen) {
+  flags.add("--kind", kinds, "only these kinds: gemm, op; halves, on the CPU");
+  return sash::bench::run(flags, argc, argv, [&](sash::Device chosen) {
     device = chosen;
     sash::bench::print_environment(device);
     if (sash::bench::contains(kinds, "gemm")) bench_all_gemms();

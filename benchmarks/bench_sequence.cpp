@@ -55,14 +55,14 @@ void run(const Case& c, const nn::SequenceParallel& split, int64_t heads, int64_
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times attention over sequences that ranks share");
+  Flags flags("Times attention over sequences that ranks share", "cpu");
   int64_t tokens = 1 << 15, window = 1024, dense = 0, heads = 16, width = 128;
-  app.add_option("--tokens", tokens, "of the sequence");
-  app.add_option("--window", window, "keys that a query sees");
-  app.add_option("--dense", dense, "also a causal sequence of so many tokens");
-  app.add_option("--heads", heads);
-  app.add_option("--dim", width, "of a head");
-  return bench::run_program(app, argc, argv, [&](Device device) {
+  flags.add("--tokens", tokens, "of the sequence");
+  flags.add("--window", window, "keys that a query sees");
+  flags.add("--dense", dense, "also a causal sequence of so many tokens");
+  flags.add("--heads", heads);
+  flags.add("--dim", width, "of a head");
+  return bench::run(flags, argc, argv, [&](Device device) {
     const distributed::Group ranks = distributed::world();
     const auto parts = [&](int64_t total) {
       return nn::SequenceParallel(ranks, total / ranks.size());

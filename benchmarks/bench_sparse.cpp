@@ -133,15 +133,15 @@ void run(const Settings& s, Device device) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times block-sparse linear layers against dense ones.");
+  Flags flags("Times block-sparse linear layers against dense ones.", "cpu");
   Settings settings;
-  app.add_option("--tokens", settings.tokens, "rows of x; 4096, or 512 on a CPU");
-  app.add_option("--in", settings.in, "columns of x; 4096, or 1024 on a CPU");
-  app.add_option("--out", settings.out, "columns of y; as --in");
-  app.add_option("--block", settings.block, "16, 32, 64 or 128")->capture_default_str();
-  app.add_option("--dtype", settings.dtype, "bfloat16 by default, float32 on a CPU");
-  app.add_option("--density", settings.densities, "densities, ascending")->delimiter(',');
-  return sash::bench::run_program(app, argc, argv, [&](Device device) {
+  flags.add("--tokens", settings.tokens, "rows of x; 4096, or 512 on a CPU");
+  flags.add("--in", settings.in, "columns of x; 4096, or 1024 on a CPU");
+  flags.add("--out", settings.out, "columns of y; as --in");
+  flags.add("--block", settings.block, "16, 32, 64 or 128");
+  flags.add("--dtype", settings.dtype, "bfloat16 by default, float32 on a CPU");
+  flags.add("--density", settings.densities, "densities, ascending");
+  return sash::bench::run(flags, argc, argv, [&](Device device) {
     if (settings.tokens == 0) settings.tokens = device.is_cuda() ? 4096 : 512;
     if (settings.in == 0) settings.in = device.is_cuda() ? 4096 : 1024;
     if (settings.out == 0) settings.out = settings.in;

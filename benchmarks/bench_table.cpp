@@ -50,10 +50,10 @@ void time_row(const OpCase& op_case, DType dtype, Device device) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times rows of the table of op cases");
+  Flags flags("Times rows of the table of op cases", "cpu");
   std::string filter;
-  app.add_option("--filter", filter, "time every row whose name contains this text");
-  return bench::run_program(app, argc, argv, [&](Device device) {
+  flags.add("--filter", filter, "time every row whose name contains this text");
+  return bench::run(flags, argc, argv, [&](Device device) {
     for (const OpCase& op_case : testing::op_table()) {
       const bool chosen =
           filter.empty() ? op_case.timed : op_case.name().find(filter) != std::string::npos;

@@ -360,18 +360,18 @@ void run(const ConfiguredCase& setup, sash::Device device, bool profile) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times training steps");
+  Flags flags("Times training steps", "cpu");
   std::vector<std::string> wanted;
   std::string kind = "train";
   bool profile = false;
-  app.add_option("--kind", kind, "train or models");
-  app.add_option("--case", wanted, "only these cases");
-  app.add_option("--bucket", bucket_mb, "MiB of gradients that ranks reduce at a time");
-  app.add_flag("--shard", shard, "ranks share the optimizer's state");
-  app.add_flag("--split", split, "ranks share each sequence; for --kind models");
-  app.add_option("--calls", calls, "steps that are timed");
-  app.add_flag("--profile", profile, "also print a table of the kernels of each case");
-  return sash::bench::run_program(app, argc, argv, [&](sash::Device device) {
+  flags.add("--kind", kind, "train or models");
+  flags.add("--case", wanted, "only these cases");
+  flags.add("--bucket", bucket_mb, "MiB of gradients that ranks reduce at a time");
+  flags.add("--shard", shard, "ranks share the optimizer's state");
+  flags.add("--split", split, "ranks share each sequence; for --kind models");
+  flags.add("--calls", calls, "steps that are timed");
+  flags.add("--profile", profile, "also print a table of the kernels of each case");
+  return sash::bench::run(flags, argc, argv, [&](sash::Device device) {
     const auto chosen = [&](const char* name, bool otherwise) {
       return wanted.empty() ? otherwise : sash::bench::contains(wanted, name);
     };

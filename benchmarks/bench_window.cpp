@@ -147,8 +147,8 @@ std::vector<Case> cases_for(Device device) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times windowed products");
-  return bench::run_program(app, argc, argv, [](Device device) {
+  Flags flags("Times windowed products", "cpu");
+  return bench::run(flags, argc, argv, [](Device device) {
     bench::print_environment(device);
     bool ok = true;
     for (const Case& c : cases_for(device)) {

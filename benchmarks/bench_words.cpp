@@ -197,10 +197,10 @@ class Words {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times ops beside PyTorch's of the same name");
+  Flags flags("Times ops beside PyTorch's of the same name", "cpu");
   std::string filter;
-  app.add_option("--filter", filter, "only cases whose names contain this text");
-  return bench::run_program(app, argc, argv, [&](Device device) {
+  flags.add("--filter", filter, "only cases whose names contain this text");
+  return bench::run(flags, argc, argv, [&](Device device) {
     bench::print_environment(device);
     Words(device, filter).run();
     return true;

@@ -23,6 +23,15 @@ CLI::Validator whole_number(T least) {
   return {check, ""};
 }
 
+template <class T>
+struct Element {
+  using Type = T;
+};
+template <class T>
+struct Element<std::vector<T>> {
+  using Type = T;
+};
+
 }  // namespace
 
 struct Flags::Parser {
@@ -49,9 +58,10 @@ void Flags::add(const std::string& name, T& value, const std::string& help,
   }();
   if (!name.starts_with("-")) option->required();
   if (!choices.empty()) option->check(CLI::IsMember(choices));
-  if constexpr (std::is_same_v<T, double>) option->check(check_finite);
-  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
-    option->check(whole_number(T{0}));
+  using One = typename Element<T>::Type;
+  if constexpr (std::is_same_v<One, double>) option->check(check_finite);
+  if constexpr (std::is_integral_v<One> && !std::is_same_v<One, bool>)
+    option->check(whole_number(One{0}));
 }
 
 template <class T>
@@ -62,18 +72,19 @@ void Flags::add_size(const std::string& name, T& value, const std::string& help)
 template void Flags::add_size(const std::string&, int&, const std::string&);
 template void Flags::add_size(const std::string&, int64_t&, const std::string&);
 
-template void Flags::add(const std::string&, bool&, const std::string&,
-                         const std::vector<std::string>&);
-template void Flags::add(const std::string&, int&, const std::string&,
-                         const std::vector<std::string>&);
-template void Flags::add(const std::string&, int64_t&, const std::string&,
-                         const std::vector<std::string>&);
-template void Flags::add(const std::string&, uint64_t&, const std::string&,
-                         const std::vector<std::string>&);
-template void Flags::add(const std::string&, double&, const std::string&,
-                         const std::vector<std::string>&);
-template void Flags::add(const std::string&, std::string&, const std::string&,
-                         const std::vector<std::string>&);
+#define SASH_FLAG(type)                                                   \
+  template void Flags::add(const std::string&, type&, const std::string&, \
+                           const std::vector<std::string>&)
+SASH_FLAG(bool);
+SASH_FLAG(int);
+SASH_FLAG(int64_t);
+SASH_FLAG(uint64_t);
+SASH_FLAG(double);
+SASH_FLAG(std::string);
+SASH_FLAG(std::vector<int64_t>);
+SASH_FLAG(std::vector<double>);
+SASH_FLAG(std::vector<std::string>);
+#undef SASH_FLAG
 
 int Flags::run_checked(int argc, char** argv, const std::function<int()>& program) {
   return run_program(parser_->app, argc, argv, [&] {

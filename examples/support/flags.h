@@ -6,8 +6,8 @@
 #include <type_traits>
 #include <vector>
 
-/// The command line of an example: flags with their defaults in --help, among them --device. A
-/// front of CLI11, whose headers take longer to compile than an example.
+/// The command line of an example or a benchmark: flags with their defaults in --help, among them
+/// --device. A front of CLI11, whose headers take longer to compile than an example.
 ///
 ///     int steps = 500;
 ///     Flags flags("Trains a model.");
@@ -21,8 +21,8 @@ class Flags {
   Flags& operator=(const Flags&) = delete;
 
   /// A flag "--name", or an argument "name" that must be there. Takes int, int64_t, uint64_t,
-  /// double, std::string and, for flags without a value, bool; one of `choices`, if there are some.
-  /// Whole numbers are at least 0, others finite.
+  /// double, std::string, vectors of int64_t, double or std::string and, for flags without a value,
+  /// bool; one of `choices`, if there are some. Whole numbers are at least 0, others finite.
   template <class T>
   void add(const std::string& name, T& value, const std::string& help = "",
            const std::vector<std::string>& choices = {});
