@@ -108,14 +108,14 @@ TEST_CASE("remove_abandoned: no save of another thread fails") {
   });
   std::string error;
   try {
-    for (int i = 0; i < 300; ++i) write(folder.file("file"), std::to_string(i));
+    for (int i = 0; i < 100; ++i) write(folder.file("file"), std::to_string(i));
   } catch (const std::exception& thrown) {
     error = thrown.what();
   }
   done = true;
   cleaner.join();
   CHECK(error == "");
-  CHECK(read(folder.file("file")) == "299");
+  CHECK(read(folder.file("file")) == "99");
   CHECK(folder.count() == 1);
 }
 
