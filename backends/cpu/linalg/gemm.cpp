@@ -32,15 +32,6 @@ void start(const Product<T>& p) {
   }
 }
 
-Index offset_of(Index index, const Shape& shape, const Strides& strides) {
-  Index offset = 0;
-  for (int axis = shape.rank() - 1; axis >= 0; --axis) {
-    offset += index % shape[axis] * strides[axis];
-    index /= shape[axis];
-  }
-  return offset;
-}
-
 // The rows and columns from (i, j) on of one product.
 template <class T>
 Product<T> part(const Product<T>& product, Index i, Index j, Index rows, Index cols) {
@@ -57,9 +48,9 @@ Product<T> part(const Product<T>& product, Index i, Index j, Index rows, Index c
 template <class T>
 Product<T> item(const Product<T>& product, const Batch& batch, Index index) {
   Product<T> p = product;
-  p.a.data += offset_of(index, batch.shape, batch.a);
-  p.b.data += offset_of(index, batch.shape, batch.b);
-  p.c.data += offset_of(index, batch.shape, batch.c);
+  p.a.data += batch.offset(index, batch.a);
+  p.b.data += batch.offset(index, batch.b);
+  p.c.data += batch.offset(index, batch.c);
   return p;
 }
 

@@ -31,6 +31,16 @@ inline bool has_unit_stride(int64_t rows, int64_t cols, int64_t row_stride, int6
 struct Batch {
   Shape shape;
   Strides a, b, c;
+
+  /// Where item `index` of an operand with these strides begins.
+  int64_t offset(int64_t index, const Strides& strides) const {
+    int64_t offset = 0;
+    for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+      offset += index % shape[axis] * strides[axis];
+      index /= shape[axis];
+    }
+    return offset;
+  }
 };
 
 /// C = alpha A B + beta C, or C = bias + alpha A B with the row `bias` [n] added to every row.

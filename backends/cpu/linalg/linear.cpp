@@ -5,6 +5,7 @@
 #include "../../../ops/kernels/elementwise.h"
 #include "../../../tensor/kernels/gradients.h"
 #include "../shape/halves.h"
+#include "bfloat16_product.h"
 #include "few_rows.h"
 #include "gemm.h"
 #include "operand.h"
@@ -55,6 +56,11 @@ bool multiply_halves(View, View, View, View) { return false; }
 #endif
 
 void linear_forward(KernelContext& context, View x_, View w_, const TensorView* bias_, View y_) {
+  TensorView weight_columns = w_;
+  std::swap(weight_columns.shape[0], weight_columns.shape[1]);
+  std::swap(weight_columns.strides[0], weight_columns.strides[1]);
+  const TensorView none;
+  if (multiply_bfloat16(context, x_, weight_columns, bias_ ? *bias_ : none, y_, 1, 0)) return;
   const FloatOperand in(context, x_), row(context, bias_ ? *bias_ : TensorView());
   FloatResult out(context, y_);
   if (multiply_halves(in.view(), w_, row.view(), out.view())) return out.write();

@@ -6,13 +6,12 @@
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
 #include "../shape/halves.h"
+#include "bfloat16_product.h"
 #include "gemm.h"
 #include "operand.h"
 
 namespace sash::cpu {
 namespace {
-
-Dims leading(const Dims& dims) { return Dims(std::span(dims.begin(), dims.end() - 2)); }
 
 template <class T>
 void product(KernelContext& context, View a, View b, View c, double alpha, double beta) {
@@ -60,6 +59,7 @@ void integer_product(View a, View b, View c) {
 
 void matmul(KernelContext& context, View a, View b, View c, double alpha, double beta) {
   if (c.dtype == DType::int64) return integer_product(a, b, c);
+  if (multiply_bfloat16(context, a, b, {}, c, alpha, beta)) return;
   const FloatOperand left(context, a), right(context, b);
   FloatResult out(context, c);
   if (is_half(c.dtype) && beta != 0) kernels::copy(context, c, out.view());

@@ -7,6 +7,9 @@
 
 namespace sash::cpu {
 
+/// Extents or strides of the batch axes of matrices.
+inline Dims leading(const Dims& dims) { return Dims(std::span(dims.begin(), dims.end() - 2)); }
+
 /// Matrices [..., R, C] for `gemm`. If neither of the last two axes has unit stride, they are
 /// copied to scratch memory; broadcast batch axes are copied once.
 template <class T>

@@ -6,6 +6,7 @@
 
 #include "../../../core/error.h"
 #include "../../../core/parallel.h"
+#include "../linalg/bfloat16_product.h"
 #include "mpi.h"
 
 namespace sash::cpu {
@@ -48,7 +49,11 @@ constexpr const char* kLevel =
 
 std::string CpuBackend::description(Device) const {
   const int threads = num_threads();
-  return processor_name() + ", " + kLevel + " code, " + std::to_string(threads) +
+  const Bfloat16Unit unit = bfloat16_unit();
+  const char* const products = unit == Bfloat16Unit::amx      ? "bfloat16 products by AMX, "
+                               : unit == Bfloat16Unit::avx512 ? "bfloat16 products by AVX-512, "
+                                                              : "";
+  return processor_name() + ", " + kLevel + " code, " + products + std::to_string(threads) +
          (threads == 1 ? " thread" : " threads");
 }
 
