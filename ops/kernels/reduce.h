@@ -13,6 +13,10 @@ extern SASH_API Kernel<void(KernelContext&, View x, View y)> amin;
 /// y = the product of x; float32 (multiplied in float64) and float64.
 extern SASH_API Kernel<void(KernelContext&, View x, View y)> prod;
 
+/// dx = g times the product of the other x along one axis, where g has extent 1; float32
+/// (multiplied in float64) and float64, dx with the strides of x. Of the CPU only.
+extern SASH_API Kernel<void(KernelContext&, View x, View g, View dx, int axis)> prod_backward;
+
 /// y = sqrt(sum of x^2); float32 (summed in float64) and float64.
 extern SASH_API Kernel<void(KernelContext&, View x, View y)> length;
 

@@ -17,6 +17,7 @@ namespace kernels {
 constinit decltype(amax) amax{"amax"};
 constinit decltype(amin) amin{"amin"};
 constinit decltype(prod) prod{"prod"};
+constinit decltype(prod_backward) prod_backward{"prod_backward"};
 constinit decltype(any) any{"any"};
 constinit decltype(all) all{"all"};
 constinit decltype(argmax) argmax{"argmax"};
@@ -133,6 +134,28 @@ Tensor product(Tensor y, const Shape& kept) {
   return y;
 }
 
+/// The gradient of the product `kept` of x; g has the shape `kept`.
+Gradients product_gradient(Backward& pass, const Tensor& g, const Tensor& x, const Shape& kept) {
+  const bool whole = numel(kept) == 1;
+  int axis = 0, axes = 0;
+  for (int i = 0; i < x.rank(); ++i) {
+    if (kept[i] == x.shape()[i]) continue;
+    axis = i;
+    ++axes;
+  }
+  const bool fused = use_fused(kernels::prod_backward, x.device()) && x.numel() > 0;
+  if (!fused || pass.create_graph() || (!whole && axes != 1)) {
+    return gradients_of_composite(pass, g, product, std::array{x}, kept);
+  }
+  const Tensor in = x.contiguous(), dx = empty_like(in);
+  const Shape lines = whole ? Shape{x.numel()} : x.shape();
+  KernelContext context = kernel_context(x.device());
+  kernels::prod_backward(context, contiguous_view(in, lines),
+                         contiguous_view(g.contiguous(), whole ? Shape{1} : kept),
+                         contiguous_view(dx, lines), whole ? 0 : axis);
+  return {dx};
+}
+
 /// Whether any x is not 0, or whether every x is.
 Tensor truth(const char* op, const Reduction& kernel, bool every, const Tensor& x, const Dims& axes,
              bool keepdim) {
@@ -244,11 +267,10 @@ Tensor prod(const Tensor& x, const Dims& axes, bool keepdim) {
     const Tensor y = product(in, shape.kept);
     return finished(y.is_same(x) ? x.clone() : y, shape, keepdim);
   }
-  const Tensor y =
-      record("prod", {x}, run(kernels::prod, x, shape.kept, x.dtype()),
-             [x = save(x), kept = shape.kept](Backward& pass, const Tensor& g) {
-               return gradients_of_composite(pass, g, product, std::array{pass(x)}, kept);
-             });
+  const Tensor y = record("prod", {x}, run(kernels::prod, x, shape.kept, x.dtype()),
+                          [x = save(x), kept = shape.kept](Backward& pass, const Tensor& g) {
+                            return product_gradient(pass, g, pass(x), kept);
+                          });
   return finished(y, shape, keepdim);
 }
 

@@ -195,3 +195,35 @@ TEST_CASE_TEMPLATE("reductions: gradients of an extremum with more ties than a h
     }
   }
 }
+
+TEST_CASE_TEMPLATE("reductions: extrema of columns take the first NaN", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  Tensor x = randn({70, 600}, {.dtype = DType::float32});
+  for (const int64_t row : {5, 7}) x[row][3].fill_(std::numeric_limits<double>::quiet_NaN());
+  x[0][599].fill_(std::numeric_limits<double>::quiet_NaN());
+  for (const Tensor& found : {argmax(x.to(On::device), 0), argmin(x.to(On::device), 0)}) {
+    CHECK(found[3].item<int64_t>() == 5);
+    CHECK(found[599].item<int64_t>() == 0);
+  }
+}
+
+TEST_CASE("reductions: gradients of products beside zeros and below the smallest float32") {
+  const auto gradient = [](const std::vector<float>& values) {
+    const Tensor x = tensor<float>(values).requires_grad_();
+    const Tensor y = stack({x, x}, 1);  // lines side by side
+    const Tensor whole = grad({prod(x)}, {x})[0];
+    CHECK(all_same(grad({prod(y, {0}).sum()}, {x})[0], whole + whole));
+    return whole.to_vector<float>();
+  };
+  CHECK(gradient({2, 0, 3}) == std::vector<float>{0, 6, 0});
+  CHECK(gradient({2, 0, 3, 0}) == std::vector<float>{0, 0, 0, 0});
+  CHECK(gradient({1e-30F, 1e-30F}) == std::vector<float>{1e-30F, 1e-30F});
+  std::vector<float> many(101);
+  for (size_t i = 0; i < many.size(); ++i) many[i] = 1 + static_cast<float>(i % 7) / 8;
+  const std::vector<float> found = gradient(many);
+  for (size_t i = 0; i < many.size(); ++i) {
+    double others = 1;
+    for (size_t j = 0; j < many.size(); ++j) others *= j == i ? 1.0 : static_cast<double>(many[j]);
+    CHECK(found[i] == doctest::Approx(others));
+  }
+}

@@ -214,10 +214,49 @@ void for_each_line(View x, View y, int axis, F&& body) {
   });
 }
 
+// Positions along `axis` of lines that lie side by side along `across`, with unit stride: reads the
+// rows in order.
+template <int kSign, class T>
+void arg_extremum_of_columns(View x, View y, int axis, int across) {
+  using Place = std::conditional_t<sizeof(T) == sizeof(int64_t), int64_t, int32_t>;
+  Axes outer;
+  for (int i = 0; i < x.rank(); ++i) {
+    if (i != axis && i != across) outer.add({x.shape[i], x.strides[i], y.strides[i]});
+  }
+  const int64_t count = x.shape[axis], step = x.strides[axis], width = x.shape[across];
+  const int64_t blocks = (width + kColumns - 1) / kColumns;
+  parallel_for_each(outer.count() * blocks, 16, [&](int64_t task) {
+    const auto [at_x, at_y] = outer.offsets(task / blocks);
+    const int64_t first = task % blocks * kColumns, columns = std::min(kColumns, width - first);
+    const T* const from = x.ptr<const T>() + at_x + first;
+    T best[kColumns];
+    Place place[kColumns] = {};
+    std::copy_n(from, columns, best);
+    for (int64_t row = 1; row < count; ++row) {
+      const T* const line = from + row * step;
+      for (int64_t i = 0; i < columns; ++i) {
+        const T value = line[i], leader = best[i];
+        // A leader that is NaN stays.
+        const bool wins =
+            (kSign > 0 ? value > leader : value < leader) | ((value != value) & (leader == leader));
+        best[i] = wins ? value : leader;
+        place[i] = wins ? static_cast<Place>(row) : place[i];
+      }
+    }
+    int64_t* const to = y.ptr<int64_t>() + at_y + first * y.strides[across];
+    for (int64_t i = 0; i < columns; ++i) to[i * y.strides[across]] = place[i];
+  });
+}
+
 template <int kSign>
 void arg_extremum(KernelContext&, View x, View y, int axis) {
   const int64_t count = x.shape[axis];
+  int across = 0;
+  while (across < x.rank() && (across == axis || x.strides[across] != 1)) ++across;
+  const bool columns = across < x.rank() && x.shape[across] >= kLanes &&
+                       count <= std::numeric_limits<int32_t>::max();
   dispatch_numeric(x.dtype, kSign > 0 ? "argmax" : "argmin", [&]<class T>(TypeTag<T>) {
+    if (columns) return arg_extremum_of_columns<kSign, T>(x, y, axis, across);
     for_each_line<T, int64_t>(
         x, y, axis, [count](const T* from, int64_t* to, int64_t step, int64_t) {
           const T best = run_of<Extremum<kSign>>(from, count, step);
@@ -247,11 +286,61 @@ void cumulate(KernelContext&, View x, View y, int axis) {
   });
 }
 
+// dx[i] = g times the product of the line's other x. `before` has room for the line.
+template <class T>
+void prod_line(const T* x, T* dx, int64_t count, int64_t step, double g, double* before) {
+  constexpr int64_t kSide = 32;  // sequences of every 32nd element, for vectors
+  const auto for_row = [&](int64_t row, auto&& body) {
+    const int64_t length = std::min(kSide, count - row);
+    for (int64_t i = 0; i < length; ++i) body(i, row + i);
+  };
+  double product[kSide], others[kSide];  // of each sequence; of all others
+  std::fill_n(product, kSide, 1.0);
+  for (int64_t row = 0; row < count; row += kSide) {
+    for_row(row, [&](int64_t i, int64_t at) {
+      before[at] = product[i];
+      product[i] *= static_cast<double>(x[at * step]);
+    });
+  }
+  double left = g, right = 1;
+  for (int64_t i = 0; i < kSide; ++i) {
+    others[i] = left;
+    left *= product[i];
+  }
+  for (int64_t i = kSide - 1; i >= 0; --i) {
+    others[i] *= right;
+    right *= product[i];
+  }
+  for (int64_t row = (count - 1) / kSide * kSide; row >= 0; row -= kSide) {
+    for_row(row, [&](int64_t i, int64_t at) {
+      dx[at * step] = static_cast<T>(before[at] * others[i]);
+      others[i] *= static_cast<double>(x[at * step]);
+    });
+  }
+}
+
+void prod_backward(KernelContext& context, View x, View g, View dx, int axis) {
+  const int64_t count = x.shape[axis], step = x.strides[axis];
+  Axes lines;
+  for (int i = 0; i < x.rank(); ++i) {
+    if (i != axis) lines.add({x.shape[i], x.strides[i], g.strides[i]});
+  }
+  dispatch_floating(x.dtype, "prod_backward", [&]<class T>(TypeTag<T>) {
+    parallel_for_each(lines.count(), 8192 / count, [&](int64_t line) {
+      const Workspace before(context, count * static_cast<int64_t>(sizeof(double)));
+      const auto [at, at_g] = lines.offsets(line);
+      prod_line(x.ptr<const T>() + at, dx.ptr<T>() + at, count, step,
+                static_cast<double>(g.ptr<const T>()[at_g]), before.ptr<double>());
+    });
+  });
+}
+
 }  // namespace
 
 void register_reduce() {
   kernels::sum.set(DeviceType::cpu, sum);
   kernels::prod.set(DeviceType::cpu, real<Product>);
+  kernels::prod_backward.set(DeviceType::cpu, prod_backward);
   kernels::length.set(DeviceType::cpu, real<Length>);
   kernels::amax.set(DeviceType::cpu, in_float<extremum<1>, 1>);
   kernels::amin.set(DeviceType::cpu, in_float<extremum<-1>, 1>);
