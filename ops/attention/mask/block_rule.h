@@ -64,6 +64,13 @@ class BlockRule final : public MaskRule {
     }
     return bits;
   }
+  void read_rows(MaskHead head, IndexRange queries, int64_t key, uint64_t* rows) const override {
+    for (int64_t query = queries.first; query < queries.past;) {
+      const int64_t past = std::min((row_of(query) + 1) * height_ - shift_, queries.past);
+      rows = std::fill_n(rows, past - query, row_bits(head, query, key));
+      query = past;
+    }
+  }
 
  private:
   // Queries before the first key belong to block 0.

@@ -97,12 +97,27 @@ uint64_t BoundMask::row_bits(MaskHead head, int64_t query, int64_t key) const {
 
 int64_t BoundMask::read_tile(MaskHead head, IndexRange queries, IndexRange keys,
                              std::span<uint64_t> rows) const {
+  const auto count = static_cast<size_t>(queries.size());
+  // A stack of results of `count` words.
+  std::vector<uint64_t> words;
+  for (const Step& step : steps_) {
+    if (step.rule) {
+      words.resize(words.size() + count);
+      step.rule->read_rows(head, queries, keys.first, words.data() + words.size() - count);
+      continue;
+    }
+    const uint64_t* const last = words.data() + words.size() - count;
+    uint64_t* const before = words.data() + words.size() - 2 * count;
+    for (size_t i = 0; i < count; ++i) {
+      before[i] = step.kind == Kind::both ? before[i] & last[i] : before[i] | last[i];
+    }
+    words.resize(words.size() - count);
+  }
   const uint64_t inside = bits_of(keys, keys.first);
   int64_t pairs = 0;
-  for (int64_t i = 0; i < queries.size(); ++i) {
-    const uint64_t word = row_bits(head, queries.first + i, keys.first) & inside;
-    rows[static_cast<size_t>(i)] = word;
-    pairs += std::popcount(word);
+  for (size_t i = 0; i < count; ++i) {
+    rows[i] = words[i] & inside;
+    pairs += std::popcount(rows[i]);
   }
   return pairs;
 }

@@ -58,6 +58,12 @@ class MaskRule {
   virtual Coverage coverage(MaskHead head, IndexRange queries, IndexRange keys) const = 0;
   /// Bit n says whether `query` sees key `key` + n. Bits past the last key are undefined.
   virtual uint64_t row_bits(MaskHead head, int64_t query, int64_t key) const = 0;
+  /// Writes the row_bits() of each query to `rows`.
+  virtual void read_rows(MaskHead head, IndexRange queries, int64_t key, uint64_t* rows) const {
+    for (int64_t query = queries.first; query < queries.past; ++query) {
+      *rows++ = row_bits(head, query, key);
+    }
+  }
 };
 
 /// Visibility that depends only on the positions of query and key.

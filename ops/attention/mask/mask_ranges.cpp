@@ -121,15 +121,29 @@ class DilatedRule final : public MaskRule {
   uint64_t row_bits(MaskHead head, int64_t query, int64_t key) const override {
     const int64_t step = dilation(head), distance = key - query - shape_.offset();
     uint64_t bits = 0;
-    for (int64_t n = ((-distance) % step + step) % step; n < 64; n += step) {
-      const int64_t steps = (distance + n) / step;
-      const bool inside = (!left_ || steps >= -*left_) && (!right_ || steps <= *right_);
-      if (inside) bits |= uint64_t{1} << n;
+    int64_t steps = ceil_div(distance, step);
+    for (int64_t n = steps * step - distance; n < 64; n += step, ++steps) {
+      if (is_inside(steps)) bits |= uint64_t{1} << n;
     }
     return bits;
   }
+  void read_rows(MaskHead head, IndexRange queries, int64_t key, uint64_t* rows) const override {
+    const int64_t step = dilation(head);
+    uint64_t bits = row_bits(head, queries.first, key);
+    for (int64_t query = queries.first;;) {
+      *rows++ = bits;
+      if (++query == queries.past) return;
+      // The next query sees the same keys, moved by one.
+      const int64_t distance = key - query - shape_.offset();
+      const bool seen = distance % step == 0 && is_inside(distance / step);
+      bits = bits << 1 | uint64_t{seen};
+    }
+  }
 
  private:
+  bool is_inside(int64_t steps) const {
+    return (!left_ || steps >= -*left_) && (!right_ || steps <= *right_);
+  }
   int64_t dilation(MaskHead head) const {
     return dilations_[dilations_.size() == 1 ? 0 : static_cast<size_t>(head.head)];
   }
@@ -224,12 +238,15 @@ class GlobalRule final : public MaskRule {
     return rows + columns == 0 ? Coverage::empty : Coverage::partial;
   }
   uint64_t row_bits(MaskHead, int64_t query, int64_t key) const override {
-    if (count(positions({query, query + 1})) > 0) return ~uint64_t{0};
     uint64_t bits = 0;
-    for (auto token = at(key); token != tokens_.end() && *token < key + 64; ++token) {
-      bits |= uint64_t{1} << (*token - key);
-    }
+    read_rows({}, {query, query + 1}, key, &bits);
     return bits;
+  }
+  void read_rows(MaskHead, IndexRange queries, int64_t key, uint64_t* rows) const override {
+    uint64_t bits = 0;  // of a query that is not among the tokens
+    for_each({key, key + 64}, [&](int64_t n) { bits |= uint64_t{1} << n; });
+    std::fill_n(rows, queries.size(), bits);
+    for_each(positions(queries), [&](int64_t n) { rows[n] = ~uint64_t{0}; });
   }
 
  private:
@@ -240,6 +257,13 @@ class GlobalRule final : public MaskRule {
     return std::lower_bound(tokens_.begin(), tokens_.end(), token);
   }
   int64_t count(IndexRange range) const { return at(range.past) - at(range.first); }
+  // Calls f(n) for each token `range.first` + n.
+  template <class F>
+  void for_each(IndexRange range, F&& f) const {
+    for (auto token = at(range.first); token != tokens_.end() && *token < range.past; ++token) {
+      f(*token - range.first);
+    }
+  }
 
   MaskShape shape_;
   std::vector<int64_t> tokens_;
