@@ -37,35 +37,66 @@ using Point = std::array<int64_t, kMostAxes>;
 class NeighborhoodRule final : public MaskRule {
  public:
   NeighborhoodRule(std::vector<Axis> axes, int64_t tokens)
-      : axes_(std::move(axes)), tokens_(tokens) {}
+      : axes_(std::move(axes)), tokens_(tokens) {
+    for (const Axis& axis : axes_) {
+      std::vector<IndexRange>& hulls = hulls_.emplace_back();
+      for (int64_t at = 0; at < axis.extent; ++at) hulls.push_back(axis.hull(at));
+    }
+  }
 
   void key_ranges(MaskHead, IndexRange queries, KeyRanges& keys) const override {
     const std::vector<IndexRange> hulls = hulls_of(queries);
     append_box(hulls, 0, 0, keys);
   }
   Coverage coverage(MaskHead, IndexRange queries, IndexRange keys) const override {
-    const Axis& axis = axes_[0];
-    if (axes_.size() > 1 || axis.dilation > 1) return Coverage::partial;
-    return coverage_of(axis.hull(queries.first), axis.hull(queries.past - 1), keys);
+    if (axes_.size() > 1 || axes_[0].dilation > 1) return Coverage::partial;
+    const auto hull = [&](int64_t at) { return hulls_[0][static_cast<size_t>(at)]; };
+    return coverage_of(hull(queries.first), hull(queries.past - 1), keys);
   }
-  uint64_t row_bits(MaskHead, int64_t query, int64_t key) const override {
-    const Point at = point_of(query);
-    std::array<IndexRange, kMostAxes> seen{};
-    for (size_t i = 0; i < axes_.size(); ++i) seen[i] = axes_[i].hull(at[i]);
+  uint64_t row_bits(MaskHead head, int64_t query, int64_t key) const override {
     uint64_t bits = 0;
-    for (int64_t n = 0; n < std::min<int64_t>(64, tokens_ - key); ++n) {
-      const Point other = point_of(key + n);
-      bool sees = true;
-      for (size_t i = 0; i < axes_.size() && sees; ++i) {
-        sees = other[i] >= seen[i].first && other[i] < seen[i].past &&
-               (other[i] - at[i]) % axes_[i].dilation == 0;
+    read_rows(head, {query, query + 1}, key, &bits);
+    return bits;
+  }
+  // A line is the tokens that differ along the last axis alone.
+  void read_rows(MaskHead, IndexRange queries, int64_t key, uint64_t* rows) const override {
+    std::fill_n(rows, queries.size(), 0);
+    const size_t last = axes_.size() - 1;
+    const int64_t length = axes_[last].extent, past = std::min(key + 64, tokens_);
+    for (int64_t line = key / length * length; line < past; line += length) {
+      const Point other = point_of(line);
+      for (int64_t query = queries.first; query < queries.past;) {
+        const Point at = point_of(query);
+        const int64_t first = at[last], count = std::min(queries.past - query, length - first);
+        bool sees = true;
+        for (size_t i = 0; i < last; ++i) sees = sees && sees_along(i, at[i], other[i]);
+        for (int64_t n = 0; sees && n < count; ++n) {
+          rows[query + n - queries.first] |= line_bits(first + n, line - key);
+        }
+        query += count;
       }
-      bits |= uint64_t{sees} << n;
+    }
+  }
+
+ private:
+  bool sees_along(size_t i, int64_t at, int64_t other) const {
+    const IndexRange seen = hulls_[i][static_cast<size_t>(at)];
+    return other >= seen.first && other < seen.past && (other - at) % axes_[i].dilation == 0;
+  }
+
+  /// The bits of a line that begins at bit `line`, for a query at `at` along it.
+  uint64_t line_bits(int64_t at, int64_t line) const {
+    const IndexRange seen = hulls_.back()[static_cast<size_t>(at)];
+    const uint64_t all = bits_of({line + seen.first, line + seen.past});
+    const int64_t dilation = axes_.back().dilation;
+    if (dilation == 1 || all == 0) return all;
+    uint64_t bits = 0;
+    for (int64_t n = line + seen.first; n < line + seen.past; n += dilation) {
+      bits |= bits_of({n, n + 1});
     }
     return bits;
   }
 
- private:
   Point point_of(int64_t token) const {
     Point point{};
     for (size_t i = axes_.size(); i-- > 0;) {
@@ -84,7 +115,7 @@ class NeighborhoodRule final : public MaskRule {
       const Axis& axis = axes_[i];
       IndexRange hull{axis.extent, 0};
       for (int64_t at = first[i]; !whole && at <= last[i]; ++at) {
-        const IndexRange next = axis.hull(at);
+        const IndexRange next = hulls_[i][static_cast<size_t>(at)];
         hull = {std::min(hull.first, next.first), std::max(hull.past, next.past)};
       }
       hulls.push_back(whole ? IndexRange{0, axis.extent} : hull);
@@ -107,6 +138,7 @@ class NeighborhoodRule final : public MaskRule {
   }
 
   std::vector<Axis> axes_;
+  std::vector<std::vector<IndexRange>> hulls_;  // of each coordinate of an axis
   int64_t tokens_;
 };
 
