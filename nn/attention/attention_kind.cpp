@@ -28,14 +28,17 @@ class AttentionKind::Method {
   virtual bool scales() const { return true; }
   virtual bool has_caches() const { return false; }
   virtual const NativeSparseOptions* native_sparse() const { return nullptr; }
+  virtual const GatedDeltaNetOptions* gated_delta() const { return nullptr; }
   /// Which masks it takes, and whether `mask` is one.
   virtual const char* masks() const { return "key_lengths or no mask"; }
   virtual bool takes(const AttentionMask& mask) const {
     const std::optional<SimpleMask> simple = simple_mask(mask);
     return simple && (!simple->causal || can_be_causal());
   }
-  virtual Tensor run(const Tensor& q, const Tensor& k, const Tensor& v,
-                     const AttentionOptions& options, KeyValueCache* cache) const = 0;
+  virtual Tensor run(const Tensor&, const Tensor&, const Tensor&, const AttentionOptions&,
+                     KeyValueCache*) const {
+    throw NotImplemented(kAttentionKind, "'" + text() + "' without the parameters of a module");
+  }
 };
 
 namespace {
@@ -144,13 +147,27 @@ class NativeSparseKind final : public Method {
   bool takes(const AttentionMask& mask) const override {
     return Method::takes(mask) && !simple_mask(mask)->key_lengths.defined();
   }
-  Tensor run(const Tensor&, const Tensor&, const Tensor&, const AttentionOptions&,
-             KeyValueCache*) const override {
-    throw NotImplemented(kAttentionKind, "'" + text() + "' without the gates of a module");
-  }
 
  private:
   NativeSparseOptions options_;
+};
+
+class GatedDeltaKind final : public Method {
+ public:
+  explicit GatedDeltaKind(const GatedDeltaNetOptions& options) : options_(options) {}
+
+  std::string text() const override { return options_.to_string(); }
+  bool can_be_causal() const override { return true; }
+  bool scales() const override { return false; }
+  bool has_caches() const override { return true; }
+  const GatedDeltaNetOptions* gated_delta() const override { return &options_; }
+  const char* masks() const override { return "causal or no mask"; }
+  bool takes(const AttentionMask& mask) const override {
+    return Method::takes(mask) && !simple_mask(mask)->key_lengths.defined();
+  }
+
+ private:
+  GatedDeltaNetOptions options_;
 };
 
 /// "name:number,key=number,...".
@@ -258,6 +275,19 @@ std::shared_ptr<const Method> native_sparse(const Text& text) {
   return std::make_shared<NativeSparseKind>(options);
 }
 
+std::shared_ptr<const Method> gated_delta(const Text& text) {
+  auto numbers = text.numbers("kernel", {{"kernel", {GatedDeltaNetOptions().kernel, 1}},
+                                         {"value_heads", {0, 1}},
+                                         {"head_dim", {0, 1}},
+                                         {"v_head_dim", {0, 1}}});
+  return std::make_shared<GatedDeltaKind>(
+      GatedDeltaNetOptions{.value_heads = numbers["value_heads"],
+                           .head_dim = numbers["head_dim"],
+                           .v_head_dim = numbers["v_head_dim"],
+                           .kernel = numbers["kernel"],
+                           .kimi = text.name() == "kda"});
+}
+
 // Null if the name is none of these.
 std::shared_ptr<const Method> method_of(const Text& text) {
   const std::string& name = text.name();
@@ -273,6 +303,7 @@ std::shared_ptr<const Method> method_of(const Text& text) {
     return std::make_shared<MobaKind>(MobaOptions{numbers.at("block"), numbers.at("top_k")});
   }
   if (name == "nsa") return native_sparse(text);
+  if (name == "gated_delta" || name == "kda") return gated_delta(text);
   if (name != "top_k") return nullptr;
   return std::make_shared<TopKKind>(text.numbers("top_k", {{"top_k", {32, 1}}}).at("top_k"));
 }
@@ -289,6 +320,16 @@ std::string NativeSparseOptions::to_string() const {
          ",neighbours=" + std::to_string(neighbours) + (learned ? ",learned=1" : "");
 }
 
+std::string GatedDeltaNetOptions::to_string() const {
+  std::string text = (kimi ? "kda:" : "gated_delta:") + std::to_string(kernel);
+  for (const auto& [name, value] : {std::pair{",value_heads=", value_heads},
+                                    {",head_dim=", head_dim},
+                                    {",v_head_dim=", v_head_dim}}) {
+    if (value > 0) text += name + std::to_string(value);
+  }
+  return text;
+}
+
 AttentionKind AttentionKind::parse(const std::string& text) {
   AttentionKind kind;
   kind.method_ = method_of(Text(text));
@@ -298,7 +339,7 @@ AttentionKind AttentionKind::parse(const std::string& text) {
   } catch (Error& error) {
     error.append(
         "other kinds are linear, causal_linear, clustered:C, improved_clustered:C,top_k=K, "
-        "top_k:K, moba:BLOCK,top_k=K and nsa:BLOCK,top_k=K,window=W");
+        "top_k:K, moba:BLOCK,top_k=K, nsa:BLOCK,top_k=K,window=W, gated_delta and kda");
     throw;
   }
 }
@@ -308,8 +349,8 @@ bool AttentionKind::can_be_causal() const { return is_mask() || method_->can_be_
 void AttentionKind::check_causal(const std::string& op) const {
   if (can_be_causal()) return;
   throw ValueError(op,
-                   "causal attention: a mask, causal_linear, top_k, moba or nsa, since in other "
-                   "kinds tokens learn of later ones",
+                   "causal attention: a mask, causal_linear, top_k, moba, nsa, gated_delta or kda, "
+                   "since in other kinds tokens learn of later ones",
                    "'" + to_string() + "'");
 }
 
@@ -335,6 +376,10 @@ bool AttentionKind::has_caches() const { return is_mask() || method_->has_caches
 
 const NativeSparseOptions* AttentionKind::native_sparse() const {
   return is_mask() ? nullptr : method_->native_sparse();
+}
+
+const GatedDeltaNetOptions* AttentionKind::gated_delta() const {
+  return is_mask() ? nullptr : method_->gated_delta();
 }
 
 void AttentionKind::check_caches() const {

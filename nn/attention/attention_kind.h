@@ -31,6 +31,20 @@ struct SASH_API NativeSparseOptions {
   std::string to_string() const;
 };
 
+/// The numbers of `GatedDeltaNet`.
+struct SASH_API GatedDeltaNetOptions {
+  int64_t value_heads = 0;  ///< of values, gates and betas; 0 means heads
+  int64_t head_dim = 0;     ///< features of a head of queries and keys; 0 means dim / heads
+  int64_t v_head_dim = 0;   ///< of a head of values; 0 means that of queries and keys
+  int64_t kernel = 4;       ///< tokens that the convolution before the heads sees
+  double eps = 1e-6;        ///< of the norm of the results
+  bool kimi = false;        ///< Kimi Delta Attention: a decay for each feature of the keys
+
+  /// "gated_delta:4,head_dim=64", or "kda:4,head_dim=64" if `kimi`. Numbers that are 0 are left
+  /// out.
+  std::string to_string() const;
+};
+
 /// How a module's heads attend, by name:
 ///
 ///     full                             softmax attention
@@ -43,10 +57,12 @@ struct SASH_API NativeSparseOptions {
 ///     top_k:K                          `top_k_attention`
 ///     moba:BLOCK,top_k=K               `MobaAttention`
 ///     nsa:BLOCK,top_k=K,window=W       `NativeSparseAttention`
+///     gated_delta:KERNEL, kda:KERNEL   `GatedDeltaNet` instead of attention; kda: with `kimi`
 ///
 /// The clustered kinds take bits=N, iterations=N and hash_bias=0; without numbers, C is 100, K 32,
 /// bits 32 and iterations 10. moba is moba:512,top_k=3, nsa is nsa:64,top_k=16,window=512 and also
-/// takes first=N, neighbours=N and learned=1, see `NativeSparseOptions`. The names of
+/// takes first=N, neighbours=N and learned=1, see `NativeSparseOptions`. gated_delta and kda have
+/// KERNEL 4 and also take value_heads=N, head_dim=N and v_head_dim=N. The names of
 /// fast-transformers mean the same: causal-linear, improved-clustered, exact-topk, and topk for
 /// top_k.
 ///
@@ -59,9 +75,10 @@ struct SASH_API NativeSparseOptions {
 /// | `top_k` | all | of the weights |
 /// | `moba` | `causal` (it always is), `key_lengths` | of the weights |
 /// | `nsa` | `causal` (it always is) | of the weights |
+/// | `gated_delta`, `kda` | `causal` (they always are) | none: they have no weights |
 ///
-/// All but masks refuse a softcap, biases and sink logits, and all but masks, `moba` and `nsa`
-/// key-value caches. `nsa` has parameters, so only modules run it.
+/// All but masks refuse a softcap, biases and sink logits, and linear, clustered and top_k kinds
+/// key-value caches. `nsa`, `gated_delta` and `kda` have parameters, so only modules run them.
 class SASH_API AttentionKind {
  public:
   /// The implementation of a kind other than a mask; for attention_kind.cpp.
@@ -80,6 +97,8 @@ class SASH_API AttentionKind {
   bool has_caches() const;
   /// Its numbers if it is nsa, else null.
   const NativeSparseOptions* native_sparse() const;
+  /// Its numbers if it is gated_delta or kda, else null.
+  const GatedDeltaNetOptions* gated_delta() const;
   /// Whether later tokens can be hidden by a causal mask, as language models need.
   bool can_be_causal() const;
   /// `ValueError` of `op` naming the kind unless they can.
@@ -93,7 +112,7 @@ class SASH_API AttentionKind {
   void check_caches() const;
   /// Attention of q [B, H, S_q, D] to k [B, H_kv, S_k, D] and v [B, H_kv, S_k, D_v] under
   /// `options.mask`. A mask kind's own mask is not added. `cache` holds k and v, if they come from
-  /// one, and keeps what the kind made of them. `NotImplemented` for nsa.
+  /// one, and keeps what the kind made of them. `NotImplemented` for kinds with parameters.
   Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v,
                     const AttentionOptions& options, KeyValueCache* cache = nullptr) const;
 

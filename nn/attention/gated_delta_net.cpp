@@ -1,6 +1,7 @@
 #include "gated_delta_net.h"
 
 #include <array>
+#include <cmath>
 
 #include "../../ops/elementwise/binary.h"
 #include "../../ops/elementwise/unary.h"
@@ -60,20 +61,32 @@ GatedDeltaNet::GatedDeltaNet(int64_t dim, int64_t heads, const GatedDeltaNetOpti
     : dim_(dim),
       heads_(heads),
       options_(completed(dim, heads, options)),
-      in_proj_qkvz(register_module<Linear>("in_proj_qkvz", dim,
-                                           channels() + options_.value_heads * options_.v_head_dim,
-                                           {.bias = false})),
-      in_proj_ba(
-          register_module<Linear>("in_proj_ba", dim, 2 * options_.value_heads, {.bias = false})),
-      out_proj(register_module<Linear>("out_proj", options_.value_heads * options_.v_head_dim, dim,
-                                       {.bias = false})),
+      in_proj_qkvz(
+          add(options.kimi ? "in_proj_qkv" : "in_proj_qkvz", dim,
+              channels() + (options.kimi ? 0 : options_.value_heads * options_.v_head_dim))),
+      in_proj_ba(add(options.kimi ? "in_proj_b" : "in_proj_ba", dim,
+                     (options.kimi ? 1 : 2) * options_.value_heads)),
+      out_proj(add("out_proj", options_.value_heads * options_.v_head_dim, dim)),
       conv1d(register_module<Conv1d>("conv1d", channels(), channels(), options_.kernel,
                                      {.groups = channels(), .bias = false})),
       norm(register_module<RMSNorm>("norm", options_.v_head_dim, {.eps = options_.eps})) {
+  const int64_t value_heads = options_.value_heads, width = options_.v_head_dim;
+  int64_t decays = value_heads;
+  if (options_.kimi) {
+    decays *= options_.head_dim;
+    f_a_proj = &add("f_a_proj", dim, width);
+    f_b_proj = &add("f_b_proj", width, decays);
+    g_a_proj = &add("g_a_proj", dim, width);
+    g_b_proj = &add("g_b_proj", width, value_heads * width, true);
+  }
   // From a number above 0, whose logarithm is finite.
-  const Tensor a = init::uniform_(empty({options_.value_heads}), 1e-4, 16);
-  A_log = register_parameter("A_log", log(a));
-  dt_bias = register_parameter("dt_bias", ones({options_.value_heads}));
+  A_log = register_parameter("A_log", log(init::uniform_(empty({value_heads}), 1e-4, 16)));
+  const Tensor step = exp(init::uniform_(empty({decays}), std::log(1e-3), std::log(0.1)));
+  dt_bias = register_parameter("dt_bias", log(expm1(step)));  // softplus(dt_bias) = step
+}
+
+Linear& GatedDeltaNet::add(const char* name, int64_t in, int64_t out, bool bias) {
+  return register_module<Linear>(name, in, out, LinearOptions{.bias = bias});
 }
 
 int64_t GatedDeltaNet::channels() const {
@@ -109,9 +122,12 @@ Tensor GatedDeltaNet::forward(const Tensor& x, GatedDeltaNetCache& cache) {
   const int64_t batch = x.size(0), length = x.size(1), value_heads = options_.value_heads;
   const int64_t group = value_heads / heads_, depth = options_.head_dim;
   const int64_t width = options_.v_head_dim, keys = heads_ * depth, values = value_heads * width;
-  const auto [q, k, v, z] =
-      pieces_of_heads<4>(in_proj_qkvz(x), heads_, {depth, depth, group * width, group * width});
-  const auto [b, a] = pieces_of_heads<2>(in_proj_ba(x), heads_, {group, group});
+  const bool kimi = options_.kimi;
+  const auto [q, k, v, own_z] = pieces_of_heads<4>(
+      in_proj_qkvz(x), heads_, {depth, depth, group * width, kimi ? 0 : group * width});
+  const auto [b, own_a] = pieces_of_heads<2>(in_proj_ba(x), heads_, {group, kimi ? 0 : group});
+  const Tensor z = kimi ? (*g_b_proj)((*g_a_proj)(x)) : own_z;
+  const Tensor a = kimi ? (*f_b_proj)((*f_a_proj)(x)) : own_a;
   const Tensor mixed =
       convolved(cat({q.reshape({batch, length, keys}), k.reshape({batch, length, keys}),
                      v.reshape({batch, length, values})},
@@ -122,24 +138,37 @@ Tensor GatedDeltaNet::forward(const Tensor& x, GatedDeltaNetCache& cache) {
         .reshape({batch, length, heads, features})
         .transpose(1, 2);
   };
-  const auto gates = [&](const Tensor& t) {
-    const DType sums = is_half(t.dtype()) ? DType::float32 : t.dtype();
-    return t.reshape({batch, length, value_heads}).to(sums);
+  const DType sums = is_half(b.dtype()) ? DType::float32 : b.dtype();
+  const auto gates = [&](const Tensor& t, int64_t features) {
+    return t.reshape({batch, length, value_heads, features}).to(sums);
   };
-  const Tensor steps = gates(a);
-  const Tensor g = softplus(steps + dt_bias.to(steps.dtype())) * -exp(A_log.to(steps.dtype()));
-  const Tensor out = gated_delta_rule_step(
-      heads_of(0, heads_, depth), heads_of(keys, heads_, depth),
-      heads_of(2 * keys, value_heads, width), sigmoid(gates(b)).transpose(1, 2), cache.state,
-      {.g = g.transpose(1, 2), .normalize = true});
-  const Tensor gated =
-      norm(out.transpose(1, 2)) * silu(z.reshape({batch, length, value_heads, width}));
+  const int64_t decays = kimi ? depth : 1;
+  Tensor g = softplus(gates(a, decays) + dt_bias.to(sums).view({value_heads, decays})) *
+             -exp(A_log.to(sums)).unsqueeze(1);
+  if (!kimi) g = g.squeeze(3);
+  const Tensor beta = sigmoid(gates(b, 1).squeeze(3));
+  const Tensor out =
+      gated_delta_rule_step(heads_of(0, heads_, depth), heads_of(keys, heads_, depth),
+                            heads_of(2 * keys, value_heads, width), beta.transpose(1, 2),
+                            cache.state, {.g = g.transpose(1, 2), .normalize = true});
+  const Tensor gate = z.reshape({batch, length, value_heads, width});
+  const Tensor gated = norm(out.transpose(1, 2)) * (kimi ? sigmoid(gate) : silu(gate));
   return out_proj(gated.reshape({batch, length, values}));
+}
+
+Tensor GatedDeltaNet::forward(const Tensor& x, KeyValueCache& cache) {
+  std::vector<Tensor>& kept = cache.summaries();
+  GatedDeltaNetCache past;
+  if (!kept.empty()) past = {kept[0], {kept[1]}};
+  Tensor y = forward(x, past);
+  kept = {past.inputs, past.state.s};
+  cache.count(x.size(1));
+  return y;
 }
 
 std::string GatedDeltaNet::describe() const {
   return "GatedDeltaNet(" + std::to_string(dim_) + ", " + std::to_string(heads_) + " heads, " +
-         std::to_string(options_.value_heads) + " value heads)";
+         std::to_string(options_.value_heads) + " value heads" + (options_.kimi ? ", kimi)" : ")");
 }
 
 }  // namespace sash::nn

@@ -4,16 +4,10 @@
 #include "../layers/conv.h"
 #include "../layers/linear.h"
 #include "../layers/rms_norm.h"
+#include "attention_kind.h"
+#include "key_value_cache.h"
 
 namespace sash::nn {
-
-struct GatedDeltaNetOptions {
-  int64_t value_heads = 0;  ///< of values, gates and betas; 0 means heads
-  int64_t head_dim = 0;     ///< features of a head of queries and keys; 0 means dim / heads
-  int64_t v_head_dim = 0;   ///< of a head of values; 0 means that of queries and keys
-  int64_t kernel = 4;       ///< tokens that the convolution before the heads sees
-  double eps = 1e-6;        ///< of the norm of the results
-};
 
 /// What a `GatedDeltaNet` needs of earlier tokens; its size does not depend on their number.
 struct GatedDeltaNetCache {
@@ -34,8 +28,15 @@ struct GatedDeltaNetCache {
 /// Parameters, named as Qwen3-Next's, without biases; with the group G = value_heads / heads:
 /// `in_proj_qkvz.weight`, for each head its q, k, G v and G z; `in_proj_ba.weight`, for each head
 /// its G b and G a; `conv1d.weight` [channels, 1, kernel], of all q, then k, then v; `A_log`
-/// [value_heads], at first the logarithm of U(0, 16); `dt_bias` [value_heads], ones; `norm.weight`
-/// [v_head_dim]; `out_proj.weight`.
+/// [value_heads], at first the logarithm of U(0, 16); `dt_bias` [value_heads], at first with
+/// softplus(dt_bias) log-uniform in [0.001, 0.1], as in Mamba-2; `norm.weight` [v_head_dim];
+/// `out_proj.weight`.
+///
+/// With `kimi` it is the layer of Kimi Linear (Kimi Team, 2025). Decays are for each feature of the
+/// keys, y = out_proj(rms_norm(o) sigmoid(z)), a = f_b_proj(f_a_proj(x)) and z =
+/// g_b_proj(g_a_proj(x)), of rank v_head_dim. `g_b_proj` alone has a bias, `dt_bias` is
+/// [value_heads head_dim], and the first two parameters are `in_proj_qkv.weight` and
+/// `in_proj_b.weight`.
 class SASH_API GatedDeltaNet : public ModuleOf<GatedDeltaNet> {
  public:
   using Options = GatedDeltaNetOptions;
@@ -49,6 +50,8 @@ class SASH_API GatedDeltaNet : public ModuleOf<GatedDeltaNet> {
   /// The same for the tokens that follow those in `cache`, which then has these too. Gradients flow
   /// through the cache; use `NoGradGuard` to decode.
   Tensor forward(const Tensor& x, GatedDeltaNetCache& cache);
+  /// The same with a cache of a model, whose `summaries` are those of a `GatedDeltaNetCache`.
+  Tensor forward(const Tensor& x, KeyValueCache& cache);
   std::string describe() const override;
 
   int64_t heads() const { return heads_; }
@@ -56,6 +59,7 @@ class SASH_API GatedDeltaNet : public ModuleOf<GatedDeltaNet> {
 
  private:
   int64_t channels() const;
+  Linear& add(const char* name, int64_t in, int64_t out, bool bias = false);
   Tensor convolved(const Tensor& mixed, GatedDeltaNetCache& cache) const;
 
   int64_t dim_, heads_;
@@ -63,6 +67,8 @@ class SASH_API GatedDeltaNet : public ModuleOf<GatedDeltaNet> {
 
  public:
   Linear &in_proj_qkvz, &in_proj_ba, &out_proj;
+  Linear *f_a_proj = nullptr, *f_b_proj = nullptr;  ///< of `kimi`, else null, as the next
+  Linear *g_a_proj = nullptr, *g_b_proj = nullptr;
   Conv1d& conv1d;
   RMSNorm& norm;
   Tensor A_log, dt_bias;

@@ -103,12 +103,16 @@ void KeyValueCache::extend() {
 }
 
 void KeyValueCache::reorder(const std::vector<int64_t>& rows) {
-  if (!k_.defined()) return;
+  if (!k_.defined() && summaries_.empty()) return;
   const NoGradGuard no_grad;
-  const Tensor index = tensor(rows, {static_cast<int64_t>(rows.size())}, {.device = k_.device()});
-  Tensor keys = index_select(k_, 0, index), values = index_select(v_, 0, index);
+  const Tensor index = tensor(rows, {static_cast<int64_t>(rows.size())},
+                              {.device = (k_.defined() ? k_ : summaries_[0]).device()});
+  const auto reordered = [&](const Tensor& x) {
+    return x.defined() ? index_select(x, 0, index) : x;
+  };
+  Tensor keys = reordered(k_), values = reordered(v_);
   std::vector<Tensor> summaries;
-  for (const Tensor& x : summaries_) summaries.push_back(index_select(x, 0, index));
+  for (const Tensor& x : summaries_) summaries.push_back(reordered(x));
   k_ = std::move(keys);
   v_ = std::move(values);
   summaries_ = std::move(summaries);

@@ -43,11 +43,14 @@ class SASH_API KeyValueCache {
   /// Makes room for one more token and counts it, for `attention_step`, which writes its key and
   /// value to `keys` and `values`. `ValueError` if the cache is empty.
   void extend();
+  /// Counts the next n tokens of a layer that keeps `summaries` alone.
+  void count(int64_t tokens) { length_ += tokens; }
   /// Row i becomes row `rows[i]`, as a beam search needs; there may be more or fewer rows than
   /// before. `IndexError` for a row that there is not.
   void reorder(const std::vector<int64_t>& rows);
-  /// What the layer made of the tokens so far and needs again: pooled keys of blocks. [B, ...]
-  /// each, which nobody writes in place. They follow `reorder`, `clear` and copies.
+  /// What the layer made of the tokens so far and needs again: pooled keys of blocks, or the state
+  /// of a recurrence. [B, ...] each, which nobody writes in place. They follow `reorder`, `clear`
+  /// and copies.
   std::vector<Tensor>& summaries() { return summaries_; }
   /// Drops all tokens and their memory.
   void clear();

@@ -72,10 +72,15 @@ MultiheadAttention::MultiheadAttention(int64_t dim, int64_t heads,
       softcap_(options.softcap),
       kind_(AttentionKind::parse(options.attention)),
       mask_(kind_.mask() & mask),
-      out_proj(options.out_proj ? register_module<Linear>("out_proj", heads * v_head_dim_, dim,
-                                                          LinearOptions{.bias = options.bias})
-                                : register_module<Linear>("out_proj")) {
-  make_input_projections(options.bias);
+      out_proj(options.out_proj && !kind_.gated_delta()
+                   ? register_module<Linear>("out_proj", heads * v_head_dim_, dim,
+                                             LinearOptions{.bias = options.bias})
+                   : register_module<Linear>("out_proj")) {
+  if (const GatedDeltaNetOptions* const delta_options = kind_.gated_delta()) {
+    delta = &register_module<GatedDeltaNet>("delta", dim, heads, *delta_options);
+  } else {
+    make_input_projections(options.bias);
+  }
   if (out_proj.bias.defined()) init::zeros_(out_proj.bias);
   if (options.relative_positions) {
     relative_bias =
@@ -126,6 +131,10 @@ Tensor MultiheadAttention::forward(const Tensor& x) { return forward(x, Attentio
 
 Tensor MultiheadAttention::forward(const Tensor& x, const AttentionMask& mask) {
   check_input("x", x, projection(kQueries).in);
+  if (delta) {
+    kind_.check(attention_options(mask_ & mask, x.device()));
+    return (*delta)(x);
+  }
   const std::array<Tensor, 3> qkv = project(x);
   if (sparse) {
     const AttentionOptions options = attention_options(mask_ & mask, x.device());
@@ -138,7 +147,7 @@ Tensor MultiheadAttention::forward(const Tensor& q, const Tensor& k, const Tenso
                                    const AttentionMask& mask) {
   check_inputs(q, k, v);
   if (q.is_same(k) && q.is_same(v)) return forward(q, mask);
-  if (sparse) {
+  if (sparse || delta) {
     throw ValueError(type_name(), "self-attention, as " + kind_.to_string() + " needs",
                      "q, k and v that are not one tensor");
   }
@@ -174,6 +183,7 @@ Tensor MultiheadAttention::forward(const Tensor& x, KeyValueCache& cache) {
   check_input("x", x, projection(kQueries).in);
   kind_.check_caches();
   refuse_split("MultiheadAttention", "a key-value cache");
+  if (delta) return (*delta)(x, cache);
   const auto [q, k, v] = project(x);
   const int64_t first = cache.length();
   const CachedKeys seen = cache.append(k, v);

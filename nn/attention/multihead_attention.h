@@ -7,6 +7,7 @@
 #include "../../ops/attention/exact/attention.h"
 #include "../layers/linear.h"
 #include "attention_kind.h"
+#include "gated_delta_net.h"
 #include "key_value_cache.h"
 #include "native_sparse.h"
 #include "sequence_parallel.h"
@@ -161,6 +162,8 @@ class SASH_API MultiheadAttention : public ModuleOf<MultiheadAttention>, public 
   Tensor sink_logits;                      ///< undefined without them
   Linear& out_proj;                        ///< the identity if it is left out
   NativeSparseBranches* sparse = nullptr;  ///< of `NativeSparseAttention`, else null
+  /// Of the kinds gated_delta and kda, else null. The module has no projections of its own then.
+  GatedDeltaNet* delta = nullptr;
 };
 
 }  // namespace sash::nn

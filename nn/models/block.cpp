@@ -72,6 +72,14 @@ BlockAttention::BlockAttention(const TransformerConfig& config, bool cross, int6
       softcap_(config.attn_softcap),
       dropout_(config.attn_dropout),
       qk_norm_(config.qk_norm) {
+  const LayerAttention& layer =
+      config.attention[static_cast<size_t>(index) % config.attention.size()];
+  if (!cross) kind_ = AttentionKind::parse(layer.kind);
+  if (const GatedDeltaNetOptions* const delta_options = kind_.gated_delta()) {
+    kind_.check({.mask = layer.mask});
+    delta = &register_module<GatedDeltaNet>("delta", dim_, heads_, *delta_options);
+    return;
+  }
   const auto linear = [&](const char* name, int64_t in, int64_t out, bool bias) {
     return &register_module<Linear>(name, in, out,
                                     LinearOptions{.bias = bias, .draw = config.draw_weights});
@@ -98,9 +106,6 @@ BlockAttention::BlockAttention(const TransformerConfig& config, bool cross, int6
   if (config.sink_logits) sink_logits = register_parameter("sink_logits", zeros({heads_}));
   o_proj = linear("o_proj", queries, dim_, config.out_bias);
   if (cross) return;
-  const LayerAttention& layer =
-      config.attention[static_cast<size_t>(index) % config.attention.size()];
-  kind_ = AttentionKind::parse(layer.kind);
   AttentionOptions options{.mask = layer.mask, .softcap = softcap_};
   options.sink_logits = sink_logits;
   kind_.check(options);
@@ -169,9 +174,13 @@ Tensor BlockAttention::attend_cached(const std::array<Tensor, 3>& qkv, const Ten
                                      const std::vector<KeyValueCache*>& caches) const {
   const auto& [q, k, v] = qkv;
   std::vector<Tensor> rows;
-  const int64_t batch = caches.size() == 1 ? q.size(0) : 1;
+  const int64_t batch = caches.size() == 1 ? x.size(0) : 1;
   for (size_t i = 0; i < caches.size(); ++i) {
     const auto row = [&](const Tensor& t) { return t.narrow(0, static_cast<int64_t>(i), batch); };
+    if (delta) {
+      rows.push_back((*delta)(row(x), *caches[i]));
+      continue;
+    }
     const CachedKeys seen = caches[i]->append(row(k), row(v));
     rows.push_back(attend(row(q), seen.k, seen.v, seen.mask, row(x), caches[i]));
   }
@@ -215,6 +224,10 @@ bool BlockAttention::can_step() const {
 Tensor BlockAttention::forward(const Tensor& x, const AttentionContext& context) {
   check_rank("BlockAttention", x, 3);
   if (!context.caches.empty()) refuse_split("BlockAttention", "a key-value cache");
+  if (delta) {
+    kind_.check({.mask = context.mask});
+    return context.caches.empty() ? (*delta)(x) : attend_cached({}, x, context.caches);
+  }
   const std::array<Tensor, 3> qkv = project(x, context);
   if (context.positions.defined()) return (*o_proj)(attend_step(qkv, context));
   return (*o_proj)(context.caches.empty() ? attend(qkv[0], qkv[1], qkv[2], context.mask, x)

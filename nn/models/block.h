@@ -88,6 +88,8 @@ class SASH_API BlockAttention : public ModuleOf<BlockAttention>, public SplitAtt
   RMSNorm* k_norm = nullptr;
   Tensor sink_logits;
   NativeSparseBranches* sparse = nullptr;  ///< of the kind nsa, else null
+  GatedDeltaNet* delta =
+      nullptr;  ///< of the kinds gated_delta and kda: all that there is, else null
 };
 
 /// down(dropout(act(up(x)))), where `act` is `kind`'s, relu or a gelu: one op where the modules

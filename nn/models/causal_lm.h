@@ -20,7 +20,7 @@ struct CausalLMOptions {
   double dropout = 0;
   bool tie_weights = false;  ///< the head shares the weight of the token embedding
   /// How the heads attend, in the syntax of `AttentionKind::parse`: a mask, or a kind that can be
-  /// causal: causal_linear, top_k, moba or nsa.
+  /// causal: causal_linear, top_k, moba, nsa, gated_delta or kda.
   std::string attention = "dense";
   /// Combined with `causal()` and with `attention`, if that is a mask.
   AttentionMask mask{};

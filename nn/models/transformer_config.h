@@ -85,6 +85,10 @@ struct LayerAttention {
 ///     ModernBERT  layer_norm 1e-5, geglu, embedding_norm, first_attn_norm = false, transform head
 ///                 (tied, head_bias, no head_dense_bias); one layer that sees all with theta
 ///                 160,000 to two of symmetric_window(w / 2) with theta 10,000
+///     Qwen3-Next  of its attention: {{.kind = "gated_delta:4,..."}, the same, the same, {.rotary =
+///                 RotaryOptions()}}, rms_norm_unit_offset, qk_norm per_head, head_dim
+///     Kimi Linear of its attention: {{.kind = "kda"}, {.kind = "kda"}, {.kind = "kda"}, {}},
+///                 no_positions
 ///     BERT        layer_norm 1e-12 with all biases, after_sum, gelu, max_positions, token_types,
 ///                 embedding_norm, final_norm = false, transform head (tied, head_bias)
 ///     RoBERTa     the same with 1e-5
@@ -104,6 +108,7 @@ struct LayerAttention {
 ///     (layers.N.self_attn.sink_logits [heads])
 ///     layers.N.self_attn.o_proj.weight [dim, heads head_dim], .bias
 ///     (layers.N.self_attn.sparse: `NativeSparseBranches`, of layers with the kind nsa)
+///     (layers.N.self_attn.delta: `GatedDeltaNet`, alone, of the kinds gated_delta and kda)
 ///     (layers.N.attn_post_norm.weight [dim], .bias)     not with `before`
 ///     (layers.N.cross_attn_norm, .cross_attn, .cross_attn_post_norm: the same; cross_attn has
 ///         q_proj and, if packed, kv_proj [2 kv_heads head_dim, dim], else k_proj and v_proj)

@@ -150,8 +150,9 @@ void TransformerStack::initialise() {
   const double residual_std = plain_std / std::sqrt(2.0 * static_cast<double>(config_.layers));
   for (const auto& [name, module] : named_modules()) {
     if (auto* const linear = dynamic_cast<Linear*>(module)) {
-      // The tied head of PyTorch's layers is not drawn a second time.
+      // The tied head of PyTorch's layers is not drawn a second time; the identity has no weight.
       if (linear == head && config_.tie_weights && dropout_) continue;
+      if (!linear->weight.defined()) continue;
       const bool residual = name.ends_with("o_proj") || name.ends_with("down_proj") ||
                             name.ends_with("out_proj") || name.ends_with("linear2");
       init::normal_(linear->weight, 0, residual ? residual_std : plain_std);
@@ -159,7 +160,7 @@ void TransformerStack::initialise() {
     } else if (auto* const table = dynamic_cast<Embedding*>(module)) {
       init::normal_(table->weight, 0, plain_std);
     } else if (auto* const attention = dynamic_cast<MultiheadAttention*>(module)) {
-      init::normal_(attention->in_proj_weight, 0, plain_std);
+      if (!attention->delta) init::normal_(attention->in_proj_weight, 0, plain_std);
     }
   }
 }

@@ -146,9 +146,8 @@ TEST_CASE("attention kinds: language models take the causal ones, and do not loo
     const nn::CausalLMOptions options = small_options({.attention = kind});
     if (kind == "linear" || kind.find("clustered") != std::string::npos) {
       expect_error<ValueError>(
-          "CausalLM: expected causal attention: a mask, causal_linear, top_k, moba or nsa, since "
-          "in other "
-          "kinds tokens learn of later ones, got '" +
+          "CausalLM: expected causal attention: a mask, causal_linear, top_k, moba, nsa, "
+          "gated_delta or kda, since in other kinds tokens learn of later ones, got '" +
               text_of(kind) + "'",
           [&] { nn::CausalLM{options}; });
       continue;

@@ -157,6 +157,9 @@ void for_each_module(F&& f) {
 
 const std::vector<std::string> kLayers{"moba:3,top_k=2", "nsa:2,top_k=4,window=4,learned=1",
                                        "dense", "nsa:3,top_k=3,window=2"};
+// Three layers with a state to one with attention, as in Qwen3-Next and Kimi Linear.
+const std::vector<std::string> kRecurrent{"kda:3", "gated_delta:2,value_heads=8,head_dim=6", "kda",
+                                          "dense"};
 
 // Far from uniform, so that a wrong token shows.
 template <class M>
@@ -167,18 +170,20 @@ M sharp(M model) {
   model.eval();
   return model;
 }
-nn::CausalLM chosen_lm() {
+nn::CausalLM chosen_lm(const std::vector<std::string>& layers = kLayers) {
   nn::CausalLMOptions options =
       small_options({.vocab = 13, .context = 40, .dim = 16, .heads = 4, .layers = 4});
   options.kv_heads = 2;
-  options.layer_attention = kLayers;
+  options.layer_attention = layers;
   return sharp(nn::CausalLM(options));
 }
-nn::Decoder chosen_decoder() {
+nn::Decoder chosen_decoder(const std::vector<std::string>& layers = kLayers) {
   nn::TransformerConfig config = small_config({.layers = 4, .max_positions = 0});
   config.attention.clear();
-  for (const std::string& kind : kLayers) {
-    config.attention.push_back({.rotary = nn::RotaryOptions(), .kind = kind});
+  config.no_positions = layers == kRecurrent;
+  for (const std::string& kind : layers) {
+    config.attention.push_back({.kind = kind});
+    if (!config.no_positions) config.attention.back().rotary.emplace();
   }
   nn::Decoder model(config);
   model.eval();
@@ -341,11 +346,14 @@ TEST_CASE(
   manual_seed(5);
   check_decoding(chosen_lm());
   check_decoding(chosen_decoder());
+  check_decoding(chosen_lm(kRecurrent));
+  check_decoding(chosen_decoder(kRecurrent));
 }
 
 TEST_CASE_TEMPLATE("chosen attention: a language model learns", On, Cpu, Cuda) {
   if (missing(On::device)) return;
-  for (const char* kind : {"moba:4,top_k=2", "nsa:4,top_k=3,window=4,learned=1"}) {
+  for (const char* kind :
+       {"moba:4,top_k=2", "nsa:4,top_k=3,window=4,learned=1", "gated_delta", "kda"}) {
     CAPTURE(kind);
     const auto [first, last] = train(kind, On::device);
     CHECK(last < 0.3 * first);
@@ -410,9 +418,12 @@ TEST_CASE("chosen attention: text") {
   CHECK(text("nsa") == "nsa:64,top_k=16,window=512,first=1,neighbours=1");
   CHECK(text("nsa:32,top_k=4,window=9,first=0,neighbours=2,learned=1") ==
         "nsa:32,top_k=4,window=9,first=0,neighbours=2,learned=1");
-  for (const char* wrong :
-       {"moba:0", "moba:4,top_k=0", "moba:4,window=3", "nsa:4,window=0", "nsa:4,top_k=2",
-        "nsa:4,first=-1", "nsa:4,top_k=3,first=9223372036854775807"}) {
+  CHECK(text("gated_delta") == "gated_delta:4");
+  CHECK(text("kda:3,v_head_dim=8,head_dim=16,value_heads=2") ==
+        "kda:3,value_heads=2,head_dim=16,v_head_dim=8");
+  for (const char* wrong : {"kda:0", "gated_delta:4,top_k=2", "moba:0", "moba:4,top_k=0",
+                            "moba:4,window=3", "nsa:4,window=0", "nsa:4,top_k=2", "nsa:4,first=-1",
+                            "nsa:4,top_k=3,first=9223372036854775807"}) {
     CAPTURE(wrong);
     CHECK_THROWS_AS(nn::AttentionKind::parse(wrong), ValueError);
   }
@@ -422,6 +433,7 @@ TEST_CASE("wrong calls: chosen attention") {
   const Tensor x = randn({1, 6, 8});
   nn::NativeSparseAttention sparse(8, 2, kSparse);
   nn::MobaAttention moba(8, 2, kMoba);
+  nn::MultiheadAttention recurrent(8, 2, {.attention = "kda"});
   const std::string kind = "nsa:3,top_k=4,window=5,first=1,neighbours=1";
   expect_errors({
       {"ValueError: attention_kind: expected a top_k for the first blocks, the own one and its "
@@ -437,14 +449,27 @@ TEST_CASE("wrong calls: chosen attention") {
       {"ValueError: NativeSparseAttention: expected self-attention, as " + kind +
            " needs, got q, k and v that are not one tensor",
        [&] { sparse(x, x.clone(), x); }},
-      {"NotImplemented: attention_kind: '" + kind + "' without the gates of a module",
+      {"ValueError: MultiheadAttention: expected self-attention, as kda:4 needs, got q, k and v "
+       "that are not one tensor",
+       [&] { recurrent(x, x.clone(), x); }},
+      {"ValueError: attention_kind: expected causal or no mask for 'kda:4', got 'sinks:1'",
+       [&] { recurrent(x, AttentionMask::sinks(1)); }},
+      {"ValueError: attention_kind: expected no softcap for 'gated_delta:4', got 20",
+       [] { nn::MultiheadAttention(8, 2, {.attention = "gated_delta", .softcap = 20}); }},
+      {"ValueError: attention_kind: expected causal or no mask for 'kda:4', got 'causal & "
+       "window:3,0'",
+       [] {
+         nn::Decoder(
+             {.vocab = 3, .attention = {{.mask = AttentionMask::window(3, 0), .kind = "kda"}}});
+       }},
+      {"NotImplemented: attention_kind: '" + kind + "' without the parameters of a module",
        [&] {
          sparse.kind()(zeros({1, 2, 6, 4}), zeros({1, 2, 6, 4}), zeros({1, 2, 6, 4}), {});
        }},
       {"ValueError: CausalLM: expected a layer_attention for each of 2 layers, got 1",
        [] { nn::CausalLM({.vocab = 3, .context = 4, .layers = 2, .layer_attention = {"moba"}}); }},
-      {"ValueError: Decoder: expected causal attention: a mask, causal_linear, top_k, moba or nsa, "
-       "since in other kinds tokens learn of later ones, got 'linear'",
+      {"ValueError: Decoder: expected causal attention: a mask, causal_linear, top_k, moba, nsa, "
+       "gated_delta or kda, since in other kinds tokens learn of later ones, got 'linear'",
        [] { nn::Decoder({.vocab = 3, .attention = {{.kind = "linear"}}}); }},
       {"ValueError: attention_kind: expected causal, key_lengths or no mask for "
        "'moba:512,top_k=3', got 'causal & window:3,0'",

@@ -1,6 +1,7 @@
 // nn::GatedDeltaNet against its formula, token by token, training, errors.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -17,55 +18,76 @@ namespace {
 
 constexpr int64_t kDim = 12, kHeads = 2, kValueHeads = 4, kDepth = 6, kWidth = 5, kKernel = 4;
 
-nn::GatedDeltaNet small_net() {
-  return nn::GatedDeltaNet(kDim, kHeads,
-                           {.value_heads = kValueHeads, .head_dim = kDepth, .v_head_dim = kWidth});
+nn::GatedDeltaNet small_net(bool kimi = false) {
+  return nn::GatedDeltaNet(
+      kDim, kHeads,
+      {.value_heads = kValueHeads, .head_dim = kDepth, .v_head_dim = kWidth, .kimi = kimi});
 }
 
-// Projections head by head, the convolution by `conv1d`, the recurrence from plain ops.
+// q and k [B, S, H, D], v [B, S, H_v, D_v], g [B, S, H_v, D or 1], beta [B, S, H_v, 1].
+Tensor recurrence(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
+                  const Tensor& beta) {
+  // [B, H_v, D, 1] of token t, of length 1
+  const auto at = [&](const Tensor& x, int64_t t) {
+    const Tensor row = repeat_interleave(x.select(1, t), kValueHeads / kHeads, 1);
+    return (row / sqrt(row.square().sum({2}, true) + 1e-6)).unsqueeze(3);
+  };
+  Tensor s = zeros({v.size(0), kValueHeads, kDepth, kWidth}, v.options());
+  std::vector<Tensor> out;
+  for (int64_t t = 0; t < v.size(1); ++t) {
+    const Tensor key = at(k, t);
+    s = s * exp(g.select(1, t)).unsqueeze(3);
+    const Tensor error = v.select(1, t).unsqueeze(2) - matmul(key.mT(), s);
+    s = s + matmul(key, error) * beta.select(1, t).unsqueeze(3);
+    out.push_back(matmul(at(q, t).mT(), s).select(2, 0) / std::sqrt(double(kDepth)));
+  }
+  return stack(out, 1);
+}
+
+// Projections head by head, the convolution by `conv1d`, the recurrence token by token.
 Tensor expected(const nn::GatedDeltaNet& net, const Tensor& x) {
   constexpr int64_t group = kValueHeads / kHeads;
+  const bool kimi = net.options().kimi;
   const int64_t batch = x.size(0), length = x.size(1);
   const Tensor all = linear(x, net.in_proj_qkvz.weight), ba = linear(x, net.in_proj_ba.weight);
   std::vector<Tensor> q, k, v, z, b, a;
   int64_t at = 0, gate = 0;
-  const auto next = [&](int64_t features) {
-    return all.narrow(2, std::exchange(at, at + features), features);
+  const auto next = [](const Tensor& from, int64_t& first, int64_t features) {
+    return from.narrow(2, std::exchange(first, first + features), features);
   };
   for (int64_t h = 0; h < kHeads; ++h) {
-    q.push_back(next(kDepth));
-    k.push_back(next(kDepth));
-    v.push_back(next(group * kWidth));
-    z.push_back(next(group * kWidth));
-    b.push_back(ba.narrow(2, gate, group));
-    a.push_back(ba.narrow(2, gate + group, group));
-    gate += 2 * group;
+    q.push_back(next(all, at, kDepth));
+    k.push_back(next(all, at, kDepth));
+    v.push_back(next(all, at, group * kWidth));
+    if (!kimi) z.push_back(next(all, at, group * kWidth));
+    b.push_back(next(ba, gate, group));
+    if (!kimi) a.push_back(next(ba, gate, group));
+  }
+  if (kimi) {
+    a.push_back(linear(linear(x, net.f_a_proj->weight), net.f_b_proj->weight));
+    z.push_back(linear(linear(x, net.g_a_proj->weight), net.g_b_proj->weight, net.g_b_proj->bias));
   }
   const Tensor mixed = cat({cat(q, 2), cat(k, 2), cat(v, 2)}, 2);
   const Tensor padded = conv1d(mixed.transpose(1, 2), net.conv1d.weight, {},
                                {.padding = kKernel - 1, .groups = mixed.size(2)});
   const Tensor convolved = silu(padded.narrow(2, 0, length).transpose(1, 2));
   const auto heads_of = [&](int64_t first, int64_t heads, int64_t features) {
-    return convolved.narrow(2, first, heads * features)
-        .reshape({batch, length, heads, features})
-        .transpose(1, 2);
+    return convolved.narrow(2, first, heads * features).reshape({batch, length, heads, features});
   };
-  const Tensor g = softplus(cat(a, 2) + net.dt_bias) * -exp(net.A_log);
-  const Tensor out = composite::gated_delta_rule(heads_of(0, kHeads, kDepth),
-                                                 heads_of(kHeads * kDepth, kHeads, kDepth),
-                                                 heads_of(2 * kHeads * kDepth, kValueHeads, kWidth),
-                                                 sigmoid(cat(b, 2)).transpose(1, 2),
-                                                 {.g = g.transpose(1, 2), .normalize = true})
-                         .out;
-  const Tensor normed = rms_norm(out.transpose(1, 2), {kWidth}, net.norm.weight);
+  const Tensor steps = softplus(cat(a, 2) + net.dt_bias).reshape({batch, length, kValueHeads, -1});
+  const Tensor out =
+      recurrence(heads_of(0, kHeads, kDepth), heads_of(kHeads * kDepth, kHeads, kDepth),
+                 heads_of(2 * kHeads * kDepth, kValueHeads, kWidth),
+                 steps * -exp(net.A_log).unsqueeze(1), sigmoid(cat(b, 2)).unsqueeze(3));
+  const Tensor normed = rms_norm(out, {kWidth}, net.norm.weight);
   const Tensor gates = cat(z, 2).reshape({batch, length, kValueHeads, kWidth});
-  return linear((normed * silu(gates)).reshape({batch, length, kValueHeads * kWidth}),
+  return linear((normed * (kimi ? sigmoid(gates) : silu(gates))).reshape({batch, length, -1}),
                 net.out_proj.weight);
 }
 
-void check_formula(Device device) {
+void check_formula(Device device, bool kimi) {
   manual_seed(1);
-  nn::GatedDeltaNet net = small_net();
+  nn::GatedDeltaNet net = small_net(kimi);
   net.to(DType::float64);
   net.to(device);
   const Tensor x = randn({2, 70, kDim}, {.dtype = DType::float64}).to(device);
@@ -73,7 +95,7 @@ void check_formula(Device device) {
   CHECK(relative_error(y, wanted) <= 1e-12);
   const Tensor g = randn(y.shape(), {.dtype = DType::float64}).to(device);
   const std::vector<Tensor> leaves = net.parameters();
-  CHECK(leaves.size() == 7);
+  CHECK(leaves.size() == (kimi ? 12 : 7));
   const std::vector<Tensor> found = grad({y}, leaves, {g}), same = grad({wanted}, leaves, {g});
   for (size_t i = 0; i < leaves.size(); ++i) CHECK(relative_error(found[i], same[i]) <= 1e-11);
 }
@@ -82,7 +104,7 @@ void check_decoding(Device device) {
   const NoGradGuard no_grad;
   manual_seed(2);
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
-    nn::GatedDeltaNet net = small_net();
+    nn::GatedDeltaNet net = small_net(dtype == DType::bfloat16);
     net.to(dtype);
     net.to(device);
     const Tensor x = randn({2, 80, kDim}, {.dtype = dtype}).to(device);
@@ -104,7 +126,8 @@ void check_decoding(Device device) {
 }  // namespace
 
 TEST_CASE_TEMPLATE("GatedDeltaNet: values and gradients of its formula", On, Cpu, Cuda) {
-  if (!missing(On::device)) check_formula(On::device);
+  if (missing(On::device)) return;
+  for (const bool kimi : {false, true}) check_formula(On::device, kimi);
 }
 
 TEST_CASE_TEMPLATE("GatedDeltaNet: decoding with a cache equals all tokens at once", On, Cpu,
@@ -129,6 +152,18 @@ TEST_CASE("GatedDeltaNet: parameters have the names of Qwen3-Next") {
     CHECK(found[i].second.shape() == wanted[i].second);
   }
   CHECK(net.describe() == "GatedDeltaNet(12, 2 heads, 4 value heads)");
+  CHECK(small_net(true).describe() == "GatedDeltaNet(12, 2 heads, 4 value heads, kimi)");
+}
+
+TEST_CASE("GatedDeltaNet: decays start as in Mamba-2") {
+  for (const bool kimi : {false, true}) {
+    const nn::GatedDeltaNet net(64, 32, {.kimi = kimi});
+    CHECK(net.dt_bias.shape() == Shape{kimi ? 64 : 32});
+    const Tensor step = softplus(net.dt_bias);
+    CHECK(step.min().item<double>() > 0.99e-3);
+    CHECK(step.max().item<double>() < 0.101);
+    CHECK(std::exp(log(step).mean().item<double>()) == doctest::Approx(0.01).epsilon(0.5));
+  }
 }
 
 TEST_CASE("GatedDeltaNet: autocast and halves") {
