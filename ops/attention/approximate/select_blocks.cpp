@@ -1,8 +1,10 @@
 #include "select_blocks.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "../../elementwise/compare.h"
 #include "../../kernels/select_blocks.h"
 #include "../../op.h"
 #include "../../shape/concat.h"
@@ -81,6 +83,24 @@ Tensor block_means(const Tensor& x, int64_t block) {
   }
   if (rest > 0) parts.push_back(mean(x.narrow(2, full * block, rest), {2}, true));
   return parts.size() == 1 ? parts[0] : cat({parts[0], parts[1]}, 2);
+}
+
+Tensor block_probabilities(const Tensor& q, const Tensor& k, int64_t block,
+                           const AttentionOptions& options) {
+  constexpr const char* op = "block_probabilities";
+  constexpr int64_t kMostValues = 512;  // features of a value, for kernels of all backends
+  check_heads(op, q, k, k);
+  check_size(op, "a block", block);
+  const int64_t blocks = pieces(k.size(2), block);
+  const Tensor own = floor_divide(arange(k.size(2), {.device = q.device()}), block).unsqueeze(1);
+  std::vector<Tensor> parts{zeros({q.size(0), q.size(1), q.size(2), 0}, q.options())};
+  for (int64_t first = 0; first < blocks; first += kMostValues) {
+    const int64_t past = std::min(first + kMostValues, blocks);
+    const Tensor values = eq(own, arange(first, past, 1, {.device = q.device()})).to(q.dtype());
+    const Shape shape{k.size(0), k.size(1), k.size(2), past - first};
+    parts.push_back(attention(q, k, values.expand(shape), options));
+  }
+  return cat(parts, 3);
 }
 
 AttentionMask ended_blocks(int64_t queries, int64_t keys, int64_t block, Device device) {

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "../mask/attention_mask.h"
+#include "../exact/attention.h"
 
 /// Which blocks of keys queries attend to, chosen by their scores with pooled keys.
 namespace sash {
@@ -66,6 +66,13 @@ SASH_API Tensor select_blocks(const Tensor& q, const Tensor& k,
 /// [B, H, ceil(S / block), D]. Differentiable. `ValueError` unless block >= 1, `ShapeError` unless
 /// x has 4 axes, `DTypeError` unless it is floating.
 SASH_API Tensor block_means(const Tensor& x, int64_t block);
+
+/// `attention_probabilities` summed over each `block` keys, [B, H, S_q, ceil(S_k / block)], without
+/// the S_q x S_k weights: attention to values that name the block of their key. Time is that of
+/// attention with a value width of all blocks. Differentiable. Throws as `attention`, and
+/// `ValueError` unless block >= 1.
+SASH_API Tensor block_probabilities(const Tensor& q, const Tensor& k, int64_t block,
+                                    const AttentionOptions& options = {});
 
 /// Keys that stand for whole blocks, as compressed keys of NSA: query i sees key c if block c has
 /// ended at its position, (c + 1) block <= p + 1 with p = i + keys - queries. For attention to
