@@ -40,6 +40,12 @@ void dispatch_with_halves(DType dtype, std::string_view op, F&& f) {
   detail::dispatch_over<float, double, float16, bfloat16>(dtype, op, f);
 }
 
+/// Every floating type, int32 and int64.
+template <class F>
+void dispatch_ordered(DType dtype, std::string_view op, F&& f) {
+  detail::dispatch_over<float, double, float16, bfloat16, int64_t, int32_t>(dtype, op, f);
+}
+
 /// float32, float64, int32 and int64.
 template <class F>
 void dispatch_numeric(DType dtype, std::string_view op, F&& f) {

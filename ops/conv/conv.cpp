@@ -24,6 +24,11 @@ struct Geometry {
   int64_t depth() const { return weight[1] * weight[2] * weight[3]; }
 };
 
+/// What products are computed in.
+TensorOptions work_options(const Tensor& x) {
+  return {.dtype = row_dtype(x.device(), x.dtype()), .device = x.device()};
+}
+
 /// Some items of the batch as matrices per group: their windows as columns [C / groups kernel,
 /// count positions], and results or their gradients as rows [O / groups, count positions].
 class Block {
@@ -36,6 +41,17 @@ class Block {
             empty({geometry.groups, geometry.y[1] / geometry.groups, count * geometry.positions()},
                   options)) {}
 
+  /// Fills the columns with the windows of the items of x from `first` on.
+  void unfold(KernelContext& context, const Tensor& x, int64_t first) const {
+    TensorView items = narrow_first(x.tensor_view(), first, count_);
+    Tensor wide;
+    if (columns_.dtype() != x.dtype()) {
+      wide = empty(items.shape, columns_.options());
+      kernels::copy(context, items, wide.tensor_view());
+      items = wide.tensor_view();
+    }
+    kernels::unfold_windows(context, items, geometry_.windows, windows());
+  }
   TensorView columns() const { return columns_.tensor_view(); }
   TensorView rows() const { return rows_.tensor_view(); }
   /// The columns as windows [count, C, KH, KW, U, V].
@@ -82,6 +98,10 @@ TensorView transposed(TensorView matrix) {
   return matrix;
 }
 
+Tensor contiguous_filters(const Tensor& weight) {
+  return unrecorded([&] { return weight.to(*work_options(weight).dtype).contiguous(); });
+}
+
 /// The contiguous weight as a matrix per group, [groups, O / groups, C / groups kernel].
 TensorView weight_matrix(const Tensor& weight, const Geometry& geometry) {
   return contiguous_view(weight,
@@ -95,12 +115,11 @@ Tensor weight_gradient(const Tensor& x, const Tensor& g, const Geometry& geometr
 
 Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias,
                const Geometry& geometry) {
-  const Tensor filters = weight.contiguous();
+  const Tensor filters = contiguous_filters(weight);
   const Tensor y = empty(geometry.y, x.options());
   KernelContext context = kernel_context(x.device());
-  for_each_block(geometry, x.options(), [&](const Block& block, int64_t first, int64_t count) {
-    kernels::unfold_windows(context, narrow_first(x.tensor_view(), first, count), geometry.windows,
-                            block.windows());
+  for_each_block(geometry, work_options(x), [&](const Block& block, int64_t first, int64_t count) {
+    block.unfold(context, x, first);
     if (bias.defined()) {
       TensorView start = bias.tensor_view();
       start.shape = {1, start.shape[0], 1, 1};
@@ -125,10 +144,10 @@ Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias,
 }
 
 Tensor input_gradient(const Tensor& g, const Tensor& weight, const Geometry& geometry) {
-  const Tensor filters = weight.contiguous();
+  const Tensor filters = contiguous_filters(weight);
   const Tensor dx = empty(geometry.x, g.options());
   KernelContext context = kernel_context(g.device());
-  for_each_block(geometry, g.options(), [&](const Block& block, int64_t first, int64_t count) {
+  for_each_block(geometry, work_options(g), [&](const Block& block, int64_t first, int64_t count) {
     kernels::copy(context, narrow_first(g.tensor_view(), first, count), block.planes());
     kernels::matmul(context, transposed(weight_matrix(filters, geometry)), block.rows(),
                     block.columns(), 1, 0);
@@ -146,16 +165,17 @@ Tensor input_gradient(const Tensor& g, const Tensor& weight, const Geometry& geo
 }
 
 Tensor weight_gradient(const Tensor& x, const Tensor& g, const Geometry& geometry) {
-  const Tensor dw =
-      geometry.y[0] > 0 ? empty(geometry.weight, g.options()) : zeros(geometry.weight, g.options());
+  const TensorOptions options = work_options(g);
+  const Tensor sums =
+      geometry.y[0] > 0 ? empty(geometry.weight, options) : zeros(geometry.weight, options);
   KernelContext context = kernel_context(g.device());
-  for_each_block(geometry, g.options(), [&](const Block& block, int64_t first, int64_t count) {
-    kernels::unfold_windows(context, narrow_first(x.tensor_view(), first, count), geometry.windows,
-                            block.windows());
+  for_each_block(geometry, options, [&](const Block& block, int64_t first, int64_t count) {
+    block.unfold(context, x, first);
     kernels::copy(context, narrow_first(g.tensor_view(), first, count), block.planes());
-    kernels::matmul(context, block.rows(), transposed(block.columns()), weight_matrix(dw, geometry),
-                    1, first > 0 ? 1 : 0);
+    kernels::matmul(context, block.rows(), transposed(block.columns()),
+                    weight_matrix(sums, geometry), 1, first > 0 ? 1 : 0);
   });
+  const Tensor dw = sums.to(g.dtype());
   return record("conv_weight_gradient", {x, g}, dw,
                 [x = save_if(g.requires_grad(), x), g = save_if(x.requires_grad(), g), geometry](
                     Backward& pass, const Tensor& h) {
@@ -189,10 +209,6 @@ Tensor run(const char* op, int axes, const Tensor& x, const Tensor& weight, cons
            const Conv2dOptions& options) {
   if (Autocast cast(op); cast) return run(op, axes, cast(x), cast(weight), cast(bias), options);
   check_arguments(op, axes, x, weight, bias, options.groups);
-  if (x.device().is_cpu() && is_half(x.dtype())) {
-    constexpr DType wide = DType::float32;
-    return run(op, axes, x.to(wide), weight.to(wide), cast_to(bias, wide), options).to(x.dtype());
-  }
   const HeightWidth kernel(axes == 1 ? 1 : weight.size(-2), weight.size(-1));
   SlidingWindows windows =
       detail::checked_windows(op, axes, kernel, options.stride, options.padding, options.dilation);
@@ -250,10 +266,9 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
   }
   const int64_t channels = weight.size(1) * options.groups;
   check_parameter(op, x, bias, {channels});
-  if (x.device().is_cpu() && is_half(x.dtype())) {
+  if (bias.defined() && row_dtype(x.device(), x.dtype()) != x.dtype()) {  // to round once
     constexpr DType wide = DType::float32;
-    return conv_transpose2d(x.to(wide), weight.to(wide), cast_to(bias, wide), options)
-        .to(x.dtype());
+    return conv_transpose2d(x.to(wide), weight.to(wide), bias.to(wide), options).to(x.dtype());
   }
   const SlidingWindows windows = detail::checked_windows(
       op, 2, {weight.size(2), weight.size(3)}, options.stride, options.padding, options.dilation);

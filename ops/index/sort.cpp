@@ -39,10 +39,7 @@ Chosen first_extremum(const char* op, Tensor (*position)(const Tensor&, int64_t,
                       const Tensor& x, int64_t axis, bool keepdim) {
   const int at = checked_order_axis(op, x, axis);
   if (x.shape()[at] == 0) throw ShapeError(op, "an axis that is not empty", to_string(x.shape()));
-  const Tensor indices = unrecorded([&] {
-    const bool wide = x.device().is_cpu() && is_half(x.dtype());
-    return position(wide ? x.to(DType::float32) : x, at, true);
-  });
+  const Tensor indices = unrecorded([&] { return position(x, at, true); });
   const Tensor values = gather(x, at, indices);
   if (keepdim) return {values, indices};
   return {values.squeeze(at), indices.squeeze(at)};

@@ -182,6 +182,50 @@ TEST_CASE("large: rows of a matrix: softmax, embedding and a loss") {
   CHECK(at(found, 0, 0) == 1);
 }
 
+TEST_CASE("large: cumulative sums, the largest elements and the median of one line") {
+  if (skipped()) return;
+  const Tensor x = set(zeros({kMany}, kHalves), kPlaces, 1);
+  {
+    const Tensor sums = cumsum(x, 0);
+    for (size_t i = 0; i < kPlaces.size(); ++i) CHECK(at(sums, kPlaces[i]) == double(i + 1));
+    CHECK(at(sums, kMany - 2) == double(kPlaces.size() - 1));
+  }
+  const Chosen top = topk(x, static_cast<int64_t>(kPlaces.size()) + 1);
+  CHECK(top.indices.narrow(0, 0, top.indices.size(0) - 1).to_vector<int64_t>() == kPlaces);
+  CHECK(top.values.to(DType::float32).sum().item<double>() == double(kPlaces.size()));
+  x.narrow(0, 0, kMany / 2 + 1).fill_(-1);  // the elements up to the median
+  CHECK(median(x, 0).indices.item<int64_t>() == kMany / 2);
+}
+
+TEST_CASE("large: a convolution and a pool of many items, with gradients") {
+  if (skipped()) return;
+  Tensor weight = tensor(std::vector<double>{1, 2, 4}, {1, 1, 3}, kHalves);
+  const Conv1dOptions options{.padding = 1};
+  {
+    const Tensor x = full({kRows, 1, kColumns}, 1, kHalves);
+    x.view({kRows, kColumns}).narrow(0, kRows - 1, 1).narrow(1, kColumns - 1, 1).fill_(3);
+    const Tensor y = conv1d(x, weight, {}, options).view({kRows, kColumns});
+    CHECK(at(y, 0, 0) == 6);
+    CHECK(all_are(y.narrow(1, 1, kColumns - 3), 7));
+    CHECK(at(y, kRows - 1, kColumns - 2) == 15);
+    CHECK(at(y, kRows - 1, kColumns - 1) == 7);
+    const Tensor top = max_pool1d(x, 16).view({kRows, kColumns / 16});
+    CHECK(at(top, kRows - 1, kColumns / 16 - 1) == 3);
+    CHECK(all_are(top.narrow(0, 0, kRows - 1), 1));
+  }
+  Tensor item = ones({1, 1, kColumns}, kHalves);
+  const Tensor one = ones({1, 1, 1}, kHalves);
+  item.requires_grad_();
+  conv1d(item.expand({kRows, 1, kColumns}), weight, {}, options)
+      .backward(one.expand({kRows, 1, kColumns}));
+  CHECK(all_are(item.grad().narrow(2, 1, kColumns - 2), 7.0 * 65536));  // kRows, as a bfloat16
+  const Tensor g = zeros({kRows, 1, kColumns}, kHalves);
+  g.narrow(0, kRows - 1, 1).fill_(1);
+  weight.requires_grad_();
+  conv1d(item.detach().expand({kRows, 1, kColumns}), weight, {}, options).backward(g);
+  CHECK(all_are(weight.grad(), 32768));  // the sum of its edge, 32767, as a bfloat16
+}
+
 TEST_CASE("large: random numbers do not begin again") {
   if (skipped()) return;
   manual_seed(1);

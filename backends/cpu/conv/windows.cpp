@@ -252,9 +252,9 @@ void mean_windows(KernelContext&, View x, const SlidingWindows& windows, View y)
 
 void register_windows() {
   kernels::unfold_windows.set(DeviceType::cpu, unfold_windows);
-  kernels::fold_windows.set(DeviceType::cpu, in_float<fold_windows, 2>);
-  kernels::max_windows.set(DeviceType::cpu, in_float<max_windows, 2>);
-  kernels::mean_windows.set(DeviceType::cpu, in_float<mean_windows, 2>);
+  kernels::fold_windows.set(DeviceType::cpu, in_float_pieces<fold_windows, 2>);
+  kernels::max_windows.set(DeviceType::cpu, in_float_pieces<max_windows, 2>);
+  kernels::mean_windows.set(DeviceType::cpu, in_float_pieces<mean_windows, 2>);
 }
 
 }  // namespace sash::cpu

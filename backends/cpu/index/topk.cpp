@@ -7,7 +7,7 @@
 #include "../../../core/backend/dispatch.h"
 #include "../../../core/parallel.h"
 #include "../../../ops/kernels/index.h"
-#include "../shape/in_float.h"
+#include "../shape/convert.h"
 #include "sort_line.h"
 
 namespace sash::cpu {
@@ -38,19 +38,19 @@ struct Line {
   int64_t step;
   int64_t size;
 
-  T operator[](int64_t i) const { return x[i * step]; }
+  compute_t<T> operator[](int64_t i) const { return static_cast<compute_t<T>>(x[i * step]); }
 };
 
 // The k entries that come first, in order. `chosen` is a heap whose top comes last.
 template <bool kLargest, class T>
-void choose(const Line<T>& x, int64_t k, std::vector<Entry<T>>& chosen) {
-  constexpr auto first = before<kLargest, T>;
+void choose(const Line<T>& x, int64_t k, std::vector<Entry<compute_t<T>>>& chosen) {
+  constexpr auto first = before<kLargest, compute_t<T>>;
   chosen.clear();
   for (int64_t i = 0; i < k; ++i) chosen.push_back({x[i], i});
   std::make_heap(chosen.begin(), chosen.end(), first);
   for (int64_t i = k; i < x.size; ++i) {
-    const Entry<T> next{x[i], i};
-    const T last = chosen.front().value;
+    const Entry<compute_t<T>> next{x[i], i};
+    const auto last = chosen.front().value;
     if (kLargest ? next.value <= last : next.value >= last) continue;
     if (!first(next, chosen.front())) continue;
     std::pop_heap(chosen.begin(), chosen.end(), first);
@@ -62,8 +62,8 @@ void choose(const Line<T>& x, int64_t k, std::vector<Entry<T>>& chosen) {
 
 // Sorts the places of the whole line.
 template <bool kLargest, class T>
-void sort_all(const Line<T>& x, LineSort<key_t<T>>& sort) {
-  using Key = key_t<T>;
+void sort_all(const Line<T>& x, LineSort<key_t<compute_t<T>>>& sort) {
+  using Key = key_t<compute_t<T>>;
   int64_t i = 0;
   for (auto& entry : sort.entries()) {
     const Key key = ascending_key(x[i]);
@@ -88,8 +88,8 @@ void choose_lines(const KernelContext& context, View x, View values, View indice
   const int64_t n = x.shape[axis], k = values.shape[axis];
   const bool few = k <= n / 8 || n > std::numeric_limits<uint32_t>::max();
   parallel_for(x.numel() / n, 16384 / n, [&](int64_t begin, int64_t end) {
-    std::vector<Entry<T>> chosen;
-    LineSort<key_t<T>> sort(context, few ? 0 : n);
+    std::vector<Entry<compute_t<T>>> chosen;
+    LineSort<key_t<compute_t<T>>> sort(context, few ? 0 : n);
     for (int64_t line = begin; line < end; ++line) {
       const Line<T> from{x.ptr<T>() + offset_of(line, x, axis), x.strides[axis], n};
       few ? choose<kLargest>(from, k, chosen) : sort_all<kLargest>(from, sort);
@@ -99,7 +99,7 @@ void choose_lines(const KernelContext& context, View x, View values, View indice
         const auto at = static_cast<size_t>(i);
         const int64_t place =
             few ? chosen[at].index : static_cast<int64_t>(sort.entries()[at].place);
-        value[i * values.strides[axis]] = from[place];
+        value[i * values.strides[axis]] = from.x[place * from.step];
         index[i * indices.strides[axis]] = place;
       }
     }
@@ -109,8 +109,8 @@ void choose_lines(const KernelContext& context, View x, View values, View indice
 // The place of the lower median, found digit by digit of its key.
 template <class T>
 int64_t median_place(const Line<T>& x) {
-  using Key = key_t<T>;
-  if constexpr (std::is_floating_point_v<T>) {
+  using Key = key_t<compute_t<T>>;
+  if constexpr (std::is_floating_point_v<compute_t<T>>) {
     for (int64_t i = 0; i < x.size; ++i) {
       if (x[i] != x[i]) return i;
     }
@@ -135,7 +135,7 @@ int64_t median_place(const Line<T>& x) {
 
 void median(KernelContext&, View x, View y, int axis) {
   const int64_t n = x.shape[axis];
-  dispatch_numeric(x.dtype, "median", [&]<class T>(TypeTag<T>) {
+  dispatch_ordered(x.dtype, "median", [&]<class T>(TypeTag<T>) {
     parallel_for_each(x.numel() / n, 16384 / n, [&](int64_t line) {
       y.ptr<int64_t>()[offset_of(line, y, axis)] =
           median_place(Line<T>{x.ptr<T>() + offset_of(line, x, axis), x.strides[axis], n});
@@ -145,7 +145,7 @@ void median(KernelContext&, View x, View y, int axis) {
 
 void topk(KernelContext& context, View x, View values, View indices, int axis, bool largest) {
   if (values.numel() == 0) return;
-  dispatch_numeric(x.dtype, "topk", [&]<class T>(TypeTag<T>) {
+  dispatch_ordered(x.dtype, "topk", [&]<class T>(TypeTag<T>) {
     const auto run = largest ? choose_lines<true, T> : choose_lines<false, T>;
     run(context, x, values, indices, axis);
   });
@@ -154,8 +154,8 @@ void topk(KernelContext& context, View x, View values, View indices, int axis, b
 }  // namespace
 
 void register_topk() {
-  kernels::topk.set(DeviceType::cpu, in_float<topk, 1>);
-  kernels::median.set(DeviceType::cpu, in_float<median>);
+  kernels::topk.set(DeviceType::cpu, topk);
+  kernels::median.set(DeviceType::cpu, median);
 }
 
 }  // namespace sash::cpu

@@ -7,7 +7,7 @@
 #include "../../../ops/kernels/reduce.h"
 #include "../../../tensor/kernels/gradients.h"
 #include "../norm/rows.h"
-#include "../shape/in_float.h"
+#include "../shape/convert.h"
 
 namespace sash::cpu {
 namespace {
@@ -148,15 +148,32 @@ struct Length : Sum {
 template <int kSign>
 struct Extremum : Reduction {
   template <class T>
-  using Accumulator = T;
+  using Accumulator = compute_t<T>;
 
   template <class T>
-  static T identity() {
-    if constexpr (std::numeric_limits<T>::has_infinity) {
-      return static_cast<T>(-kSign) * std::numeric_limits<T>::infinity();
+  static Accumulator<T> identity() {
+    using Limits = std::numeric_limits<Accumulator<T>>;
+    if constexpr (Limits::has_infinity) {
+      return -kSign * Limits::infinity();
     } else {
-      return kSign > 0 ? std::numeric_limits<T>::lowest() : std::numeric_limits<T>::max();
+      return kSign > 0 ? Limits::lowest() : Limits::max();
     }
+  }
+  // Of halves, a buffer at a time.
+  template <class Half>
+  static float run(const Half* x, int64_t count, int64_t stride) {
+    constexpr int64_t kShort = 512;
+    float wide[kShort], best = identity<float>();
+    for (int64_t at = 0; at < count; at += kShort) {
+      const int64_t n = std::min(kShort, count - at);
+      if (stride == 1) {
+        widen(x + at, n, wide);
+      } else {
+        for (int64_t i = 0; i < n; ++i) wide[i] = static_cast<float>(x[(at + i) * stride]);
+      }
+      merge(best, run<float>(Run<float>(wide, n)));
+    }
+    return best;
   }
   template <class T, class X>
   static T run(const X& x) {
@@ -191,7 +208,7 @@ void sum(KernelContext& context, View x, View y) {
 
 template <int kSign>
 void extremum(KernelContext& context, View x, View y) {
-  dispatch_numeric(x.dtype, kSign > 0 ? "amax" : "amin",
+  dispatch_ordered(x.dtype, kSign > 0 ? "amax" : "amin",
                    [&]<class T>(TypeTag<T>) { reduce_to<Extremum<kSign>, T, T>(context, x, y); });
 }
 
@@ -255,35 +272,41 @@ void arg_extremum(KernelContext&, View x, View y, int axis) {
   while (across < x.rank() && (across == axis || x.strides[across] != 1)) ++across;
   const bool columns = across < x.rank() && x.shape[across] >= kLanes &&
                        count <= std::numeric_limits<int32_t>::max();
-  dispatch_numeric(x.dtype, kSign > 0 ? "argmax" : "argmin", [&]<class T>(TypeTag<T>) {
-    if (columns) return arg_extremum_of_columns<kSign, T>(x, y, axis, across);
+  dispatch_ordered(x.dtype, kSign > 0 ? "argmax" : "argmin", [&]<class T>(TypeTag<T>) {
+    if constexpr (!kIsHalf<T>) {
+      if (columns) return arg_extremum_of_columns<kSign, T>(x, y, axis, across);
+    }
     for_each_line<T, int64_t>(
         x, y, axis, [count](const T* from, int64_t* to, int64_t step, int64_t) {
-          const T best = run_of<Extremum<kSign>>(from, count, step);
+          const auto best = run_of<Extremum<kSign>>(from, count, step);
+          const auto is_best = [best](compute_t<T> a) { return best == best ? a == best : a != a; };
           int64_t at = 0;  // of the first that is equal, or NaN too
-          while (from[at * step] != best && (best == best || from[at * step] == from[at * step])) {
-            ++at;
-          }
+          while (!is_best(converted<compute_t<T>>(from[at * step]))) ++at;
           *to = at;
         });
   });
 }
 
 /// y[i] = x[0] combined with ... x[i] by `Combine`, which is std::plus or std::multiplies.
+template <class Combine, class T>
+void cumulate_line(const T* x, T* y, int64_t step, int64_t y_step, int64_t count) {
+  using A = Sum::Accumulator<T>;
+  A total = std::is_same_v<Combine, std::multiplies<>> ? 1 : 0;
+  for (int64_t i = 0; i < count; ++i) {
+    total = Combine{}(total, converted<A>(x[i * step]));
+    y[i * y_step] = converted<T>(total);
+  }
+}
+
 template <class Combine>
 void cumulate(KernelContext&, View x, View y, int axis) {
-  const int64_t count = x.shape[axis];
   if (x.numel() == 0) return;
-  sash::detail::dispatch_over<float, double, int64_t>(x.dtype, "cumsum", [&]<class T>(TypeTag<T>) {
-    using A = Sum::Accumulator<T>;
-    for_each_line<T, T>(x, y, axis, [count](const T* from, T* to, int64_t step, int64_t to_step) {
-      A total = std::is_same_v<Combine, std::multiplies<>> ? 1 : 0;
-      for (int64_t i = 0; i < count; ++i) {
-        total = Combine{}(total, static_cast<A>(from[i * step]));
-        to[i * to_step] = static_cast<T>(total);
-      }
+  const auto as = [&]<class T>(TypeTag<T>) {
+    for_each_line<T, T>(x, y, axis, [&](const T* from, T* to, int64_t step, int64_t to_step) {
+      cumulate_line<Combine>(from, to, step, to_step, x.shape[axis]);
     });
-  });
+  };
+  sash::detail::dispatch_over<float, double, float16, bfloat16, int64_t>(x.dtype, "cumsum", as);
 }
 
 // dx[i] = g times the product of the line's other x. `before` has room for the line.
@@ -342,11 +365,11 @@ void register_reduce() {
   kernels::prod.set(DeviceType::cpu, real<Product>);
   kernels::prod_backward.set(DeviceType::cpu, prod_backward);
   kernels::length.set(DeviceType::cpu, real<Length>);
-  kernels::amax.set(DeviceType::cpu, in_float<extremum<1>, 1>);
-  kernels::amin.set(DeviceType::cpu, in_float<extremum<-1>, 1>);
-  kernels::argmax.set(DeviceType::cpu, in_float<arg_extremum<1>>);
-  kernels::argmin.set(DeviceType::cpu, in_float<arg_extremum<-1>>);
-  kernels::cumsum.set(DeviceType::cpu, in_float<cumulate<std::plus<>>, 1>);
+  kernels::amax.set(DeviceType::cpu, extremum<1>);
+  kernels::amin.set(DeviceType::cpu, extremum<-1>);
+  kernels::argmax.set(DeviceType::cpu, arg_extremum<1>);
+  kernels::argmin.set(DeviceType::cpu, arg_extremum<-1>);
+  kernels::cumsum.set(DeviceType::cpu, cumulate<std::plus<>>);
   kernels::cumprod.set(DeviceType::cpu, cumulate<std::multiplies<>>);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -60,7 +61,35 @@ struct InFloat<kernel, results...> {
     run_copied(context, std::index_sequence_for<Args...>{}, args...);
   }
 
+  static void run_pieces(KernelContext& context, Args... args) {
+    if (!(is_half_view(args) || ...)) return kernel(context, args...);
+    constexpr int64_t kPiece = int64_t{1} << 22;  // elements of the largest view
+    int64_t items = 0, most = 1;
+    (measure(args, items, most), ...);
+    const int64_t count =
+        std::max<int64_t>(1, kPiece / std::max<int64_t>(1, most / std::max<int64_t>(1, items)));
+    for (int64_t at = 0; at < items; at += count) {
+      run_copied(context, std::index_sequence_for<Args...>{},
+                 narrowed(args, at, std::min(count, items - at))...);
+    }
+  }
+
  private:
+  static void measure(View x, int64_t& items, int64_t& most) {
+    items = x.shape[0];
+    most = std::max(most, x.numel());
+  }
+  template <class A>
+  static void measure(const A&, int64_t&, int64_t&) {}
+  static TensorView narrowed(TensorView x, int64_t first, int64_t count) {
+    x.data = x.ptr<char>() + first * x.strides[0] * size_of(x.dtype);
+    x.shape[0] = count;
+    return x;
+  }
+  template <class A>
+  static const A& narrowed(const A& value, int64_t, int64_t) {
+    return value;
+  }
   static constexpr bool is_result(size_t i) { return ((i == results) || ...); }
 
   template <size_t... i>
@@ -80,5 +109,10 @@ struct InFloat<kernel, results...> {
 /// are rounded back.
 template <auto kernel, size_t... results>
 constexpr auto in_float = &detail::InFloat<kernel, results...>::run;
+
+/// The same for a kernel that computes each item [i, ...] of its views from the same item of the
+/// others: some items at a time, so that the copies are small.
+template <auto kernel, size_t... results>
+constexpr auto in_float_pieces = &detail::InFloat<kernel, results...>::run_pieces;
 
 }  // namespace sash::cpu

@@ -1,6 +1,7 @@
 #include "../../../ops/kernels/normed_heads.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "../norm/column_sums.cuh"
 
@@ -291,12 +292,19 @@ void backward(KernelContext& context, View x, View q_weight, View k_weight, View
       launch_add_chunks(context, partial, blocks, 2, width,
                         ColumnSums<T>{{dq_weight.ptr<T>(), dk_weight.ptr<T>()}});
     });
-    if (call.g == call.y || call.tokens == 0) return;
-    const auto per_head = static_cast<uint32_t>(width * int64_t{sizeof(T)} / 16);
-    const uint32_t vectors =
-        call.tokens * static_cast<uint32_t>(call.heads - call.normed) * per_head;
-    launch_kernel(context, blocks_for(vectors), kThreads, 0, copy_values<T>, call, per_head,
-                  vectors);
+    if (call.g == call.y) return;
+    const int64_t per_head = width * int64_t{sizeof(T)} / 16;
+    const int64_t per_token = per_head * (call.heads - call.normed);
+    // Some tokens at a time, whose vectors the kernel counts in 32 bits.
+    const int64_t most = std::numeric_limits<uint32_t>::max() / per_token;
+    for (int64_t first = 0; first < call.tokens; first += most) {
+      const int64_t vectors = std::min(most, call.tokens - first) * per_token;
+      HeadsCall<T> part = call;
+      part.g += first * call.heads * width;
+      part.y += first * call.heads * width;
+      launch_kernel(context, blocks_for(vectors), kThreads, 0, copy_values<T>, part, per_head,
+                    vectors);
+    }
   });
 }
 
