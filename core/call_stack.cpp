@@ -88,7 +88,8 @@ std::string without(const std::string& text, char open, char close) {
   int depth = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     if (depth == 0 && kept.ends_with(kOperator) && (text[i] == '<' || text[i] == '>')) {
-      while (i < text.size() && std::strchr("<=>", text[i])) kept += text[i++];
+      const size_t end = std::min(i + 3, text.size());  // "<=>" is the longest
+      while (i < end && std::strchr("<=>", text[i])) kept += text[i++];
     } else if (depth == 0 && kept.ends_with(kOperator) && text.compare(i, 2, "()") == 0) {
       kept += "()";
       i += 2;

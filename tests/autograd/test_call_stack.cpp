@@ -61,6 +61,9 @@ TEST_CASE("call stack: names have no templates, arguments or results") {
   CHECK(plain_name("_ZNK4sash2nn6LinearclERKNS_6TensorE") == "sash::nn::Linear::operator()");
   CHECK(plain_name("_ZNK4sash6TensorptEv") == "sash::Tensor::operator->");
   CHECK(plain_name("_ZN12_GLOBAL__N_13Net7forwardERKN4sash6TensorE") == "Net::forward");
+  // operator<=>, a copy of a function that the compiler made.
+  CHECK(plain_name("_ZN4sashssIiEEbRKT_S3_") == "sash::operator<=>");
+  CHECK(plain_name("_ZN4sash3expERKNS_6TensorE.cold") == "sash::exp");
   CHECK(plain_name("main") == "main");
   const auto lambda = [] { return call_stack() + "."; };
   const std::function<std::string()> function = lambda;

@@ -6,16 +6,22 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include <sash/core/backend/backend.h>
 #include <sash/core/backend/plugin.h>
+#include <sash/core/distributed/engine.h>
 #include <sash/core/error.h>
 #include <sash/ops/kernels/elementwise.h>
 #include <sash/ops/kernels/linalg.h>
+#include <sash/tensor/factories.h>
 #include <sash/tensor/kernels/gradients.h>
 #include <sash/tensor/kernels/memory.h>
 
+#include "../support/child_process.h"
+#include "../support/expect_error.h"
 #include "../support/temporary_folder.h"
 
 using namespace sash;
@@ -56,12 +62,13 @@ bool contains(const std::string& text, const std::string& part) {
 
 /// The registry tries a backend once per process, so each question is asked in a process of its
 /// own: what Device::parse(device) gives, or its error, under `environment`.
-std::string ask(const std::string& device, const std::string& environment) {
+std::string ask(const std::string& device, const std::string& environment,
+                const std::string& child = "child") {
   const char* const emulator = std::getenv("SASH_EMULATOR");  // of a cross build
   const std::string command = "env -u SASH_CUDA_LIBRARY -u SASH_DEVICE " + environment +
                               " SASH_TEST_DEVICE='" + device + "' " + (emulator ? emulator : "") +
                               " '" + fs::read_symlink("/proc/self/exe").string() +
-                              "' --no-skip '--test-case=cuda seam: child' 2>&1";
+                              "' --no-skip '--test-case=cuda seam: " + child + "' 2>&1";
   FILE* pipe = ::popen(command.c_str(), "r");
   REQUIRE(pipe);
   std::string output;
@@ -85,6 +92,22 @@ TEST_CASE("cuda seam: child" * doctest::skip()) {
     answer = error.what();
   }
   std::printf("[[%s]]\n", answer.c_str());
+}
+
+TEST_CASE("cuda seam: work on cards without kernels" * doctest::skip()) {
+  Backend& cards = backend(DeviceType::cuda);
+  const Device second(DeviceType::cuda, 1);
+  set_default_device(second);
+  const uint64_t fallbacks = fallback_calls();
+  std::string answers = to_string(default_device()) + ", " + to_string(empty({2}).device());
+  if (!use_fused(kernels::matmul, second)) answers += ", no fused kernel";
+  if (fallback_calls() == fallbacks + 1) answers += ", counted";
+  for (const auto& wrong : std::vector<std::function<void()>>{
+           [] { zeros({2}); }, [] { set_default_device(Device(DeviceType::cuda, 2)); },
+           [&] { cards.allocate_host(8); }, [&] { cards.make_engine(second, 0, 2, ""); }}) {
+    answers += "\n" + testing::thrown_by(wrong);
+  }
+  std::printf("[[%s]]\n", answers.c_str());
 }
 
 TEST_CASE("cuda seam: both sides see the same slots") {
@@ -118,6 +141,30 @@ TEST_CASE("cuda seam: errors name a library that is missing or no plug-in") {
   CHECK(contains(reason, "the CUDA library could not be opened: " + absent));
   CHECK(detail::open_cuda_library("libm.so.6") ==
         "libm.so.6 is not a sash plug-in: it has no sash_register_cuda");
+}
+
+TEST_CASE("cuda seam: a plug-in with two cards, or with a reason why there are none") {
+  const fs::path fake = testing::program("../lib/libsash_fake_cards.so");
+  if (!testing::is_built(fake.string())) return;
+  const std::string setting = "SASH_CUDA_LIBRARY='" + fake.string() + "' ";
+  CHECK(ask("cuda", setting) == "cuda:0");
+  CHECK(ask("auto", setting) == "cuda:0");
+  CHECK(ask("cuda:1", setting) == "cuda:1");
+  CHECK(ask("cuda:2", setting) == "Device::parse: expected a CUDA device below 2, got 'cuda:2'");
+  const std::string rank = setting + "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 ";
+  CHECK(ask("cuda", rank) == "cuda:1");
+  CHECK(ask("auto", rank) == "cuda:1");
+  CHECK(ask("cuda", rank + "LOCAL_RANK=2") ==
+        "Device::parse: expected a CUDA device below 2, got 'cuda'");
+  CHECK(ask("cuda", setting + "SASH_FAKE_CARDS='no driver'") == "cuda: no driver");
+  CHECK(ask("auto", setting + "SASH_FAKE_CARDS=throw") == "cpu");
+  CHECK(ask("cuda", setting + "SASH_FAKE_CARDS=throw") == "cuda: the driver is too old");
+  CHECK(ask("", setting, "work on cards without kernels") ==
+        "cuda:1, cuda:1, no fused kernel, counted\n"
+        "NotImplemented: fill: has no cuda kernel\n"
+        "DeviceError: cuda: expected an index in [0, 2), got 2\n"
+        "NotImplemented: allocate_host: the cuda backend has no page-locked memory\n"
+        "NotImplemented: distributed: no collectives for cuda");
 }
 
 TEST_CASE("cuda seam: a library that is cut off is named, and the CPU works on") {
@@ -162,6 +209,21 @@ TEST_CASE("cuda seam: a missing libsash_cuda is named with its folder") {
   }
 }
 
+TEST_CASE("cuda seam: libsash of a level of processors takes the plug-in of the folder above") {
+  const fs::path fake = testing::program("../lib/libsash_fake_cards.so"), libsash = libsash_file();
+  if (!testing::is_built(fake.string())) return;
+  const TemporaryFolder folder;
+  const fs::path level = fs::path(folder.file("glibc-hwcaps")) / "x86-64-v3";
+  fs::create_directories(level);
+  const std::string name = libsash.filename().string();
+  fs::copy_file(libsash, level / name.substr(0, name.rfind('.')));
+  const std::string setting = "LD_LIBRARY_PATH='" + level.string() + "' ";
+  const std::string answer = ask("cuda", setting);
+  CHECK(contains(answer, "beside libsash"));
+  fs::copy_file(fake, folder.file("libsash_cuda.so"));
+  CHECK(ask("cuda", setting) == "cuda:0");
+}
+
 TEST_CASE("cuda seam: a missing driver and a missing device have different messages") {
   if (plugin_missing()) return;
   const std::string reason = ask("cuda", "");
@@ -182,7 +244,7 @@ TEST_CASE("cuda seam: a missing driver and a missing device have different messa
 }
 
 TEST_CASE("cuda seam: the error for a misspelt device lists the right spellings") {
-  for (const char* wrong : {"gpu", "cuda:", "cuda:-1", "cuda:x", "CUDA", ""}) {
+  for (const char* wrong : {"gpu", "cuda:", "cuda:-1", "cuda:x", "cuda:12345", "CUDA", ""}) {
     CHECK_THROWS_WITH_AS(Device::parse(wrong),
                          (std::string("Device::parse: expected 'auto', 'cpu', 'cuda' or "
                                       "'cuda:<index>', got '") +

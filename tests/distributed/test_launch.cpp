@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <string>
 #include <thread>
 
@@ -50,6 +51,23 @@ TEST_CASE("launch: wrong calls") {
         "ValueError: launch: expected a program to start, got none");
   CHECK(thrown_by([] { launch(0, {"true"}); }) ==
         "ValueError: launch: expected 1 or more ranks, got 0");
+}
+
+TEST_CASE("launch: ranks that do not end when they are asked to are killed") {
+  CHECK(launch_shell(2, "[ $RANK = 1 ] && exit 7; trap '' TERM; while :; do sleep 1; done") == 7);
+}
+
+TEST_CASE("launch: child" * doctest::skip()) {
+  const char* const rank = std::getenv("RANK");
+  std::exit(rank ? 5 * std::atoi(rank) : sash::distributed::launch_again(2));
+}
+
+TEST_CASE("launch: a program that starts itself again") {
+  const TemporaryFolder folder;
+  sash::testing::ChildProcess again(
+      {sash::testing::program("sash_tests"), "--no-skip", "--test-case=launch: child"},
+      folder.file("log"));
+  CHECK(again.wait() == 5);
 }
 
 TEST_CASE("launch: signals are passed on to all ranks") {

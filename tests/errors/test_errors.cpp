@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <limits>
+#include <utility>
 
 #include <doctest/doctest.h>
 
@@ -36,6 +37,15 @@ std::string leaf_written(const std::string& op, const std::string& what = "a lea
 }
 
 }  // namespace
+
+TEST_CASE("dtypes: each has a name, and floating ones a short name") {
+  const std::pair<const char*, DType> names[] = {
+      {"float32", DType::float32}, {"float64", DType::float64},   {"float16", DType::float16},
+      {"f32", DType::float32},     {"f64", DType::float64},       {"f16", DType::float16},
+      {"int32", DType::int32},     {"bfloat16", DType::bfloat16}, {"bf16", DType::bfloat16},
+      {"int64", DType::int64},     {"uint8", DType::uint8},       {"bool", DType::boolean}};
+  for (const auto& [text, dtype] : names) CHECK(parse_dtype(text) == dtype);
+}
 
 // It would break a row with braces in its call over four lines.
 // clang-format off

@@ -11,11 +11,14 @@
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 int main(int argc, char** argv) try {
   if (argc != 3) return 2;
   const std::string how = argv[1];
   const sash::distributed::Group world = sash::distributed::world();
+  if (how == "wait") return sleep(4) == 0 ? 0 : 2;  // without collectives, as below
+  if (how == "alien") std::thread([] { throw 42; }).join();
   const sash::Tensor x = sash::ones({1000});
   world.all_reduce(x);
   if (world.rank() == std::atoi(argv[2])) {
