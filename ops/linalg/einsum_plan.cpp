@@ -80,12 +80,15 @@ Equation parse(const std::string& text, const std::vector<Shape>& shapes) {
   std::copy_if(text.begin(), text.end(), std::back_inserter(dense),
                [](char c) { return c != ' '; });
   const size_t arrow = dense.find("->");
-  const std::vector<std::string> terms = split_at_commas(dense.substr(0, arrow));
-  for (const std::string& term : terms) check_term(term, text);
-  if (terms.size() != shapes.size()) {
-    throw ValueError(kEinsum, std::to_string(terms.size()) + " operands for \"" + text + '"',
+  const std::string left = dense.substr(0, arrow);
+  // First, because terms take more memory than the text.
+  const auto count = static_cast<size_t>(std::count(left.begin(), left.end(), ',')) + 1;
+  if (count != shapes.size()) {
+    throw ValueError(kEinsum, std::to_string(count) + " operands for \"" + text + '"',
                      std::to_string(shapes.size()));
   }
+  const std::vector<std::string> terms = split_at_commas(left);
+  for (const std::string& term : terms) check_term(term, text);
   Equation equation;
   int most = 0;  // axes that any "..." stands for
   for (size_t i = 0; i < terms.size(); ++i) {

@@ -62,6 +62,8 @@ TEST_CASE_FIXTURE(Inputs, "wrong calls: einsum") {
       {"ValueError: einsum: expected 2 operands for \"ij,jk->ik\", got 1",
        [&] { einsum("ij,jk->ik", {x}); }},
       {"ValueError: einsum: expected 1 operands for \"ij\", got 2", [&] { einsum("ij", {x, y}); }},
+      // Before the terms are read, which may be many.
+      {"ValueError: einsum: expected 3 operands for \"i,1,\", got 1", [&] { einsum("i,1,", {x}); }},
       {"ShapeError: einsum: expected operand 0 with 3 axes for \"ijk\", got [2, 3]",
        [&] { einsum("ijk->i", {x}); }},
       {"ShapeError: einsum: expected operand 1 with 1 axis for \"j\", got [3, 4]",
