@@ -4,7 +4,6 @@
 
 #include "../../../core/backend/dispatch.h"
 #include "../norm/rows.h"
-#include "../shape/halves.h"
 #include "../shape/in_float.h"
 
 namespace sash::cpu {
@@ -74,32 +73,55 @@ void sum_weights(View targets, View weight, int64_t classes, T* totals, const Ru
   totals[1] = static_cast<T>(all);
 }
 
-void cross_entropy_forward(KernelContext&, View logits, View targets, View weight, View losses,
-                           View stats, View totals, const Rule& rule) {
+/// What all rows of a call share.
+struct Shared {
+  View weight, totals;
+  const Rule& rule;
+};
+
+void forward_rows(KernelContext&, View logits, View targets, View losses, View stats,
+                  const Shared& shared) {
   dispatch_floating(logits.dtype, "cross_entropy", [&]<class T>(TypeTag<T>) {
-    const int64_t rows = logits.shape[0], n = logits.shape[1];
-    sum_weights(targets, weight, n, totals.ptr<T>(), rule);
-    const T* const w = weight.data ? weight.ptr<T>() : nullptr;
-    for_each_row_of(rows, n, [&](int64_t row) {
-      losses.ptr<T>()[row] = loss_of_row(logits.ptr<T>() + row * n, n, targets.ptr<int64_t>()[row],
-                                         w, totals.ptr<T>()[1], stats.ptr<T>() + 2 * row, rule);
+    const int64_t n = logits.shape[1];
+    const T* const w = shared.weight.ptr<T>();
+    for_each_row_of(logits.shape[0], n, [&](int64_t row) {
+      losses.ptr<T>()[row] =
+          loss_of_row(logits.ptr<T>() + row * n, n, targets.ptr<int64_t>()[row], w,
+                      shared.totals.ptr<T>()[1], stats.ptr<T>() + 2 * row, shared.rule);
     });
   });
 }
 
-void cross_entropy_backward(KernelContext&, View logits, View targets, View weight, View stats,
-                            View g, View totals, View dlogits, const Rule& rule) {
+void backward_rows(KernelContext&, View logits, View targets, View stats, View g, View dlogits,
+                   const Shared& shared) {
   dispatch_floating(logits.dtype, "cross_entropy", [&]<class T>(TypeTag<T>) {
     const int64_t n = logits.shape[1];
-    const T* const w = weight.data ? weight.ptr<T>() : nullptr;
-    const T divisor = rule.mean ? *totals.ptr<T>() : T(1);
-    const int64_t step = g.numel() == 1 ? 0 : 1;
+    const T* const w = shared.weight.ptr<T>();
+    const T* const totals = shared.totals.ptr<T>();
+    const T divisor = shared.rule.mean ? totals[0] : T(1);
     for_each_row_of(logits.shape[0], n, [&](int64_t row) {
-      gradient_of_row(logits.ptr<T>() + row * n, n, targets.ptr<int64_t>()[row], w,
-                      totals.ptr<T>()[1], stats.ptr<T>() + 2 * row,
-                      g.ptr<T>()[row * step] / divisor, dlogits.ptr<T>() + row * n, rule);
+      gradient_of_row(logits.ptr<T>() + row * n, n, targets.ptr<int64_t>()[row], w, totals[1],
+                      stats.ptr<T>() + 2 * row, g.ptr<T>()[row * g.strides[0]] / divisor,
+                      dlogits.ptr<T>() + row * n, shared.rule);
     });
   });
+}
+
+void cross_entropy_forward(KernelContext& context, View logits, View targets, View weight,
+                           View losses, View stats, View totals, const Rule& rule) {
+  dispatch_floating(totals.dtype, "cross_entropy", [&]<class T>(TypeTag<T>) {
+    sum_weights(targets, weight, logits.shape[1], totals.ptr<T>(), rule);
+  });
+  in_float_pieces<forward_rows>(context, logits, targets, losses, stats, {weight, totals, rule});
+}
+
+void cross_entropy_backward(KernelContext& context, View logits, View targets, View weight,
+                            View stats, View g, View totals, View dlogits, const Rule& rule) {
+  TensorView of_rows = g;
+  of_rows.shape = targets.shape;
+  of_rows.strides = {g.numel() == 1 ? 0 : 1};
+  in_float_pieces<backward_rows, 4>(context, logits, targets, stats, of_rows, dlogits,
+                                    {weight, totals, rule});
 }
 
 /// The loss of a row, and x = its gradient.
@@ -148,8 +170,8 @@ void cross_entropy_in_place(KernelContext& context, View given, View targets, Vi
 }  // namespace
 
 void register_cross_entropy() {
-  kernels::cross_entropy_forward.set(DeviceType::cpu, in_float<cross_entropy_forward>);
-  kernels::cross_entropy_backward.set(DeviceType::cpu, in_float<cross_entropy_backward, 6>);
+  kernels::cross_entropy_forward.set(DeviceType::cpu, cross_entropy_forward);
+  kernels::cross_entropy_backward.set(DeviceType::cpu, cross_entropy_backward);
 }
 
 void register_cross_entropy_in_place() {
