@@ -4,23 +4,35 @@
 #include <cstdlib>
 #include <type_traits>
 #include <utility>
+#include <vector>
+
+// Code of cards cannot refer to constants, so it takes operands by value.
+#ifdef __CUDACC__
+#define SASH_ANYWHERE __host__ __device__
+#define SASH_OPERAND(T) T
+#else
+#define SASH_ANYWHERE
+#define SASH_OPERAND(T) T&&
+#endif
 
 /// What mutated sources include. All mutants are compiled; SASH_MUTANT=<n> makes one active. At its
 /// end, a process adds the numbers that it reached to the file SASH_MUTANTS_REACHED.
 ///
 /// An infix mutant stands between the operands, and has the precedence of the operator around it:
-/// a + b becomes a + infix<7> + b.
+/// a + b becomes a + Infix<7>{} + b.
 namespace sash::mutants {
+
+constexpr int kMost = 1024;
 
 struct State {
   int active = std::getenv("SASH_MUTANT") ? std::atoi(std::getenv("SASH_MUTANT")) : 0;
-  bool reached[1024] = {};
+  bool reached[kMost] = {};
 
   ~State() {
     const char* const path = std::getenv("SASH_MUTANTS_REACHED");
     std::FILE* const file = path ? std::fopen(path, "a") : nullptr;
     if (!file) return;
-    for (int n = 0; n < 1024; ++n) {
+    for (int n = 0; n < kMost; ++n) {
       if (reached[n]) std::fprintf(file, "%d\n", n);
     }
     std::fclose(file);
@@ -29,16 +41,47 @@ struct State {
 
 inline State state;
 
-constexpr bool on(int n) {
-  if (std::is_constant_evaluated()) return false;
+#ifdef __CUDACC__
+/// A card's copy of the state; each source has one. `open_cards` sets them.
+struct CardState {
+  int active;
+  bool reached[kMost];
+};
+static __device__ CardState card_state;
+
+inline std::vector<void (*)()>& card_states() {
+  static std::vector<void (*)()> all;
+  return all;
+}
+static const bool card_state_listed = [] {
+  card_states().push_back([] {
+    cudaMemcpyToSymbol(card_state, &state.active, sizeof(int));
+    std::atexit([] {
+      CardState copy;
+      if (cudaMemcpyFromSymbol(&copy, card_state, sizeof copy) != cudaSuccess) return;
+      for (int n = 0; n < kMost; ++n) state.reached[n] |= copy.reached[n];
+    });
+  });
+  return true;
+}();
+inline void open_cards() {
+  for (const auto open : card_states()) open();
+}
+#endif
+
+SASH_ANYWHERE constexpr bool on(int n) {
+  if (__builtin_is_constant_evaluated()) return false;
+#ifdef __CUDA_ARCH__
+  if (card_state.active == 0 && !card_state.reached[n]) card_state.reached[n] = true;
+  return card_state.active == n;
+#else
   state.reached[n] = true;
   return state.active == n;
+#endif
 }
 
 template <int n>
 struct Infix {};
-template <int n>
-inline constexpr Infix<n> infix;
 
 template <int n, class L>
 struct Left {
@@ -47,11 +90,11 @@ struct Left {
 
 #define SASH_INFIX(op, mutated)                                                           \
   template <int n, class L>                                                               \
-  constexpr Left<n, L> operator op(L&& left, Infix<n>) {                                  \
+  SASH_ANYWHERE constexpr Left<n, L> operator op(SASH_OPERAND(L) left, Infix<n>) {        \
     return {std::forward<L>(left)};                                                       \
   }                                                                                       \
   template <int n, class L, class R>                                                      \
-  constexpr auto operator op(Left<n, L>&& l, R&& right) {                                 \
+  SASH_ANYWHERE constexpr auto operator op(Left<n, L>&& l, SASH_OPERAND(R) right) {       \
     using T = std::decay_t<decltype(std::forward<L>(l.value) op std::forward<R>(right))>; \
     if (on(n)) return static_cast<T>(mutated);                                            \
     return static_cast<T>(std::forward<L>(l.value) op std::forward<R>(right));            \
@@ -59,7 +102,7 @@ struct Left {
 
 /// a * b without b, or without a if only b has the type of the product.
 template <class T, class L, class R>
-constexpr T factor(const L& left, const R& right) {
+SASH_ANYWHERE constexpr T factor(const L& left, const R& right) {
   if constexpr (std::is_convertible_v<const L&, T>) {
     return static_cast<T>(left);
   } else {
@@ -79,29 +122,29 @@ SASH_INFIX(==, l.value != right)
 SASH_INFIX(!=, l.value == right)
 #undef SASH_INFIX
 
-/// infix<n> - a is -a, or a.
+/// Infix<n>{} - a is -a, or a.
 template <int n, class R>
-constexpr auto operator-(Infix<n>, R&& right) {
+SASH_ANYWHERE constexpr auto operator-(Infix<n>, SASH_OPERAND(R) right) {
   using T = std::decay_t<decltype(-right)>;
   if (on(n)) return static_cast<T>(right);
   return static_cast<T>(-std::forward<R>(right));
 }
 
-/// a += infix<n> += b; of a product, a stays.
+/// a += Infix<n>{} += b; of a product, a stays.
 template <int n, class R>
 struct Right {
   R value;
 };
 
-#define SASH_ASSIGNMENT(op, mutated)                                \
-  template <int n, class R>                                         \
-  constexpr Right<n, R> operator op(Infix<n>, R&& right) {          \
-    return {std::forward<R>(right)};                                \
-  }                                                                 \
-  template <int n, class L, class R>                                \
-  constexpr decltype(auto) operator op(L&& left, Right<n, R>&& r) { \
-    if (on(n)) return mutated;                                      \
-    return left op std::forward<R>(r.value);                        \
+#define SASH_ASSIGNMENT(op, mutated)                                                 \
+  template <int n, class R>                                                          \
+  SASH_ANYWHERE constexpr Right<n, R> operator op(Infix<n>, SASH_OPERAND(R) right) { \
+    return {std::forward<R>(right)};                                                 \
+  }                                                                                  \
+  template <int n, class L, class R>                                                 \
+  SASH_ANYWHERE constexpr decltype(auto) operator op(L&& left, Right<n, R>&& r) {    \
+    if (on(n)) return mutated;                                                       \
+    return left op std::forward<R>(r.value);                                         \
   }
 
 SASH_ASSIGNMENT(+=, left -= r.value)
@@ -109,9 +152,9 @@ SASH_ASSIGNMENT(-=, left += r.value)
 SASH_ASSIGNMENT(*=, (left))
 #undef SASH_ASSIGNMENT
 
-/// condition || infix<n> is the condition, or its contrary.
+/// condition || Infix<n>{} is the condition, or its contrary.
 template <int n, class L>
-constexpr bool operator||(const L& condition, Infix<n>) {
+SASH_ANYWHERE constexpr bool operator||(SASH_OPERAND(L) condition, Infix<n>) {
   return on(n) != static_cast<bool>(condition);
 }
 
@@ -119,18 +162,18 @@ constexpr bool operator||(const L& condition, Infix<n>) {
 template <int n>
 struct Extremum {
   template <class T>
-  static constexpr const T& min(const T& a, const T& b) {
+  SASH_ANYWHERE static constexpr const T& min(const T& a, const T& b) {
     return on(n) == (b < a) ? a : b;
   }
   template <class T>
-  static constexpr const T& max(const T& a, const T& b) {
+  SASH_ANYWHERE static constexpr const T& max(const T& a, const T& b) {
     return on(n) == (a < b) ? a : b;
   }
 };
 
 /// The first of two arguments of one type, or the second.
 template <int n, class T>
-constexpr T& swap(T& a, T& b) {
+SASH_ANYWHERE constexpr T& swap(T& a, T& b) {
   return on(n) ? b : a;
 }
 
