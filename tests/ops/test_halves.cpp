@@ -235,3 +235,46 @@ TEST_CASE("halves on the CPU: optimisers and clipping take them beside float32")
   adamw.step();
   CHECK(half.to_vector<float>() == std::vector<float>(3, 0.5F));
 }
+
+TEST_CASE(
+    "halves on the CPU: what is converted some items at a time has the bits of whole copies") {
+  const auto values_and_gradients = [](DType half, DType computed) {
+    manual_seed(4);
+    const TensorOptions options{.dtype = half, .device = kCPU};
+    // More elements than a piece has, and several blocks of a convolution.
+    Tensor images = randn({240, 3, 64, 96}, options).to(computed).requires_grad_();
+    Tensor weight = randn({2, 3, 3, 3}, options).to(computed).requires_grad_();
+    Tensor logits = randn({4500, 1000}, options).to(computed).requires_grad_();
+    std::vector<int64_t> classes(4500);
+    for (size_t i = 0; i < classes.size(); ++i) classes[i] = static_cast<int64_t>(i * 7 % 1000);
+    const Tensor targets = tensor(classes, {4500}, {.device = kCPU});
+    const Tensor results[] = {
+        max_pool2d(images, 3, {.stride = 2, .padding = 1}),
+        conv2d(images, weight, {}, {.stride = 3}),
+        conv_transpose2d(images.detach().narrow(1, 0, 2), weight),
+        cross_entropy(logits, targets, {.label_smoothing = 0.1, .reduction = Reduction::none}),
+        cumsum(images, 3),
+        amax(logits, {1}),
+        images.sort(1).values,
+        median(logits, 1).values};
+    std::vector<Tensor> all;
+    for (const Tensor& y : results) {
+      for (Tensor* x : {&images, &weight, &logits}) x->zero_grad();
+      y.backward(ones(y.shape(), y.options()));
+      all.push_back(y.detach().to(half));
+      for (const Tensor& x : {images, weight, logits}) {
+        if (x.grad().defined()) all.push_back(x.grad().to(half));
+      }
+    }
+    return all;
+  };
+  for (const DType half : kHalves) {
+    const std::vector<Tensor> got = values_and_gradients(half, half);
+    const std::vector<Tensor> expected = values_and_gradients(half, DType::float32);
+    REQUIRE(got.size() == expected.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      CAPTURE(i);
+      CHECK(all_same(got[i], expected[i]));
+    }
+  }
+}
