@@ -92,6 +92,9 @@ std::vector<std::vector<std::string>*> text_columns(CsvTable& table,
     const std::string name = options.header ? names[i] : std::to_string(i);
     known += (i > 0 ? ", " : "") + in_quotes(name);
     const bool text = std::count(options.text.begin(), options.text.end(), name) > 0;
+    if (text && table.text.count(name) > 0) {
+      throw ValueError(kReadCsv, "one column named " + in_quotes(name), "two");
+    }
     columns.push_back(text ? &table.text[name] : nullptr);
     if (!text && options.header) table.columns.push_back(name);
   }

@@ -32,7 +32,7 @@ struct CsvTable {
 /// dtypes take whole numbers in their range, bool 0 and 1. `IoError` if the file cannot be read;
 /// `FormatError` that names the line for a field that is not such a number (or is empty), a row
 /// with more or fewer fields than the first, or quotes that do not end or end within a field;
-/// `ValueError` for a column of text that the file does not have.
+/// `ValueError` for a column of text that the file does not have, or has twice.
 SASH_API CsvTable read_csv(const std::string& path, const CsvOptions& options = {});
 
 }  // namespace sash::nn::data

@@ -226,6 +226,9 @@ TEST_CASE("csv: columns of text") {
   expect_error<ValueError>(
       "read_csv: expected columns of text among 'label', 'the text', 'x', 'title', got 'name'",
       [&] { nn::data::read_csv(path, {.text = {"name"}}); });
+  write(path, "a,a,b,b\n1,2,x,y\n");
+  expect_error<ValueError>("read_csv: expected one column named 'b', got two",
+                           [&] { nn::data::read_csv(path, {.text = {"b"}}); });
   write(path, "a\tb\n\nc\td\n");
   const nn::data::CsvTable plain =
       nn::data::read_csv(path, {.delimiter = '\t', .header = false, .text = {"0", "1"}});
