@@ -48,6 +48,11 @@ constexpr Rule kRules[] = {
     {"linear_gelu_forward", last_by_inner},
     // dz is followed by dbias; of its shape is z.
     {"linear_gelu_gradient", [](const KernelCall& c) { return 2 * count(c, 2) * extent(c, 0, 1); }},
+    {"conv_forward",
+     [](const KernelCall& c) {
+       return 2 * count(c, c.operands.size() - 1) * extent(c, 1, 1) * extent(c, 1, 2) *
+              extent(c, 1, 3);
+     }},
     {"attention_forward", [](const KernelCall& c) { return attention(c, 1, 1); }},
     {"attention_backward", [](const KernelCall& c) { return attention(c, 3, 2); }},
     {"selected_attention_forward", [](const KernelCall& c) { return attention(c, 1, 1); }},

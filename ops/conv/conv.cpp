@@ -1,6 +1,7 @@
 #include "conv.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "../kernels/linalg.h"
@@ -9,6 +10,9 @@
 #include "windows.h"
 
 namespace sash {
+
+constinit decltype(kernels::conv_forward) kernels::conv_forward{"conv_forward"};
+
 namespace {
 
 using kernels::SlidingWindows;
@@ -108,6 +112,43 @@ TensorView weight_matrix(const Tensor& weight, const Geometry& geometry) {
                          {geometry.groups, geometry.y[1] / geometry.groups, geometry.depth()});
 }
 
+/// Whether one kernel computes these windows' products. Windows of one element are a plain product,
+/// and halves are converted some items at a time.
+bool is_fused(const SlidingWindows& windows, const Tensor& x) {
+  if (windows.kernel[0] * windows.kernel[1] == 1) return false;
+  for (const int axis : {0, 1}) {
+    const int64_t longest = windows.dilation[axis] * (windows.kernel[axis] - 1);
+    if (windows.padding[axis] < 0 || windows.padding[axis] > longest) return false;
+  }
+  return !is_half(x.dtype()) && use_fused(kernels::conv_forward, x.device());
+}
+
+/// The windows over y that give the gradient of x, if that is a convolution too, with the weight
+/// turned by `turned`.
+std::optional<SlidingWindows> gradient_windows(const Geometry& geometry) {
+  SlidingWindows windows = geometry.windows;
+  constexpr int64_t kFewest = 16;  // channels: rows of the product
+  const bool plain = geometry.groups == 1 && geometry.x[1] >= kFewest;
+  if (!plain || windows.stride[0] != 1 || windows.stride[1] != 1) return {};
+  for (const int axis : {0, 1}) {
+    windows.padding[axis] =
+        windows.dilation[axis] * (windows.kernel[axis] - 1) - windows.padding[axis];
+  }
+  return windows;
+}
+
+/// weight[o, c, i, j] as [c, o, -i, -j].
+TensorView turned(TensorView weight) {
+  for (const int axis : {2, 3}) {
+    const int64_t last = (weight.shape[axis] - 1) * weight.strides[axis];
+    weight.data = weight.ptr<char>() + last * size_of(weight.dtype);
+    weight.strides[axis] *= -1;
+  }
+  std::swap(weight.shape[0], weight.shape[1]);
+  std::swap(weight.strides[0], weight.strides[1]);
+  return weight;
+}
+
 // The three below are linear in each operand, and each other's gradients.
 
 Tensor input_gradient(const Tensor& g, const Tensor& weight, const Geometry& geometry);
@@ -118,18 +159,26 @@ Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias,
   const Tensor filters = contiguous_filters(weight);
   const Tensor y = empty(geometry.y, x.options());
   KernelContext context = kernel_context(x.device());
-  for_each_block(geometry, work_options(x), [&](const Block& block, int64_t first, int64_t count) {
-    block.unfold(context, x, first);
-    if (bias.defined()) {
-      TensorView start = bias.tensor_view();
-      start.shape = {1, start.shape[0], 1, 1};
-      start.strides = {0, start.strides[0], 0, 0};
-      kernels::copy(context, start, block.planes());
-    }
-    kernels::matmul(context, weight_matrix(filters, geometry), block.columns(), block.rows(), 1,
-                    bias.defined() ? 1 : 0);
-    kernels::copy(context, block.planes(), narrow_first(y.tensor_view(), first, count));
-  });
+  if (is_fused(geometry.windows, x)) {
+    const TensorView row = bias.defined() ? bias.tensor_view() : TensorView();
+    kernels::conv_forward(context, x.tensor_view(), filters.tensor_view(),
+                          bias.defined() ? &row : nullptr, geometry.windows, geometry.groups,
+                          y.tensor_view());
+  } else {
+    for_each_block(
+        geometry, work_options(x), [&](const Block& block, int64_t first, int64_t count) {
+          block.unfold(context, x, first);
+          if (bias.defined()) {
+            TensorView start = bias.tensor_view();
+            start.shape = {1, start.shape[0], 1, 1};
+            start.strides = {0, start.strides[0], 0, 0};
+            kernels::copy(context, start, block.planes());
+          }
+          kernels::matmul(context, weight_matrix(filters, geometry), block.columns(), block.rows(),
+                          1, bias.defined() ? 1 : 0);
+          kernels::copy(context, block.planes(), narrow_first(y.tensor_view(), first, count));
+        });
+  }
   return record(
       geometry.op, {x, weight, bias}, y,
       [x = save_if(weight.requires_grad(), x), weight = save_if(x.requires_grad(), weight),
@@ -147,13 +196,20 @@ Tensor input_gradient(const Tensor& g, const Tensor& weight, const Geometry& geo
   const Tensor filters = contiguous_filters(weight);
   const Tensor dx = empty(geometry.x, g.options());
   KernelContext context = kernel_context(g.device());
-  for_each_block(geometry, work_options(g), [&](const Block& block, int64_t first, int64_t count) {
-    kernels::copy(context, narrow_first(g.tensor_view(), first, count), block.planes());
-    kernels::matmul(context, transposed(weight_matrix(filters, geometry)), block.rows(),
-                    block.columns(), 1, 0);
-    kernels::fold_windows(context, block.windows(), geometry.windows,
-                          narrow_first(dx.tensor_view(), first, count));
-  });
+  const std::optional<SlidingWindows> windows = gradient_windows(geometry);
+  if (windows && is_fused(*windows, g)) {
+    kernels::conv_forward(context, g.tensor_view(), turned(filters.tensor_view()), nullptr,
+                          *windows, 1, dx.tensor_view());
+  } else {
+    for_each_block(
+        geometry, work_options(g), [&](const Block& block, int64_t first, int64_t count) {
+          kernels::copy(context, narrow_first(g.tensor_view(), first, count), block.planes());
+          kernels::matmul(context, transposed(weight_matrix(filters, geometry)), block.rows(),
+                          block.columns(), 1, 0);
+          kernels::fold_windows(context, block.windows(), geometry.windows,
+                                narrow_first(dx.tensor_view(), first, count));
+        });
+  }
   return record(
       "conv_input_gradient", {g, weight}, dx,
       [g = save_if(weight.requires_grad(), g), weight = save_if(g.requires_grad(), weight),

@@ -22,6 +22,13 @@ struct SlidingWindows {
   }
 };
 
+/// y [N, O, U, V] = the products of weight [O, C / groups, kernel] with the windows over x, plus
+/// bias [O] or null. Paddings are shorter than the windows. x, weight and bias have any strides, y
+/// is contiguous; float32 and float64. Of the CPU only.
+extern SASH_API Kernel<void(KernelContext&, View x, View weight, const TensorView* bias,
+                            const SlidingWindows& windows, int64_t groups, View y)>
+    conv_forward;
+
 /// y[n, c, i, j, u, v] = element (i, j) of the window at (u, v), 0 past the edges. x has any
 /// strides. y has too, except that its last two axes are contiguous. Any floating dtype.
 extern SASH_API Kernel<void(KernelContext&, View x, const SlidingWindows& windows, View y)>

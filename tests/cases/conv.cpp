@@ -168,6 +168,10 @@ void add_conv(OpTable& table) {
   add_conv(table, 2, {{0, 2, 4, 4}}, {{3, 2, 2, 2}}, true);
   add_conv(table, 2, {{3, 8, 17, 15}}, {{16, 8, 3, 3}}, true, {.padding = 1});
   add_conv(table, 2, {{1, 2, 2, 70}}, {{33, 2, 2, 5}}, true, {.padding = {0, 2}});
+  // So many channels that the gradient of x is a convolution too.
+  add_conv(table, 2, {{2, 16, 5, 4}}, {{3, 16, 3, 2}}, true,
+           {.padding = {1, 0}, .dilation = {1, 2}});
+  add_conv(table, 1, {{1, 17, 9}}, {{2, 17, 3}}, false, {.padding = 2});
   add_conv(table, 1, {{2, 3, 7}}, {{4, 3, 3}}, true);
   add_conv(table, 1, {{2, 4, 9}}, {{2, 2, 3}}, false,
            {.stride = 2, .padding = 2, .dilation = 2, .groups = 2});

@@ -64,6 +64,11 @@ class MicroKernel {
     choose_vectors<kVectors>(a, b, rows, depth, result);
   }
 
+  /// Copies kPacket elements.
+  static void copy(const T* from, T* to) {
+    Eigen::internal::pstoreu(to, Eigen::internal::ploadu<Packet>(from));
+  }
+
   /// Transposes kPacket x kPacket elements; the lines start `from_step` and `to_step` apart. Lines
   /// after `last` are read as that one.
   static void transpose(const T* from, Index from_step, Index last, T* to, Index to_step) {

@@ -100,11 +100,6 @@ class PackedProduct {
   }
 
  private:
-  static void copy_packet(const T* from, T* to) {
-    using Packet = typename Eigen::internal::packet_traits<T>::type;
-    Eigen::internal::pstoreu(to, Eigen::internal::ploadu<Packet>(from));
-  }
-
   static void copy_panels(const T* from, Index step, Index depth, Index n, T* to) {
     const Index whole = n / kCols * kCols;
     for (Index k = 0; k < depth; ++k, from += step, to += kCols) {
@@ -112,7 +107,7 @@ class PackedProduct {
       for (Index j = 0; j < whole; j += kCols, line += depth * kCols) {
         for (Index l = 0; l < kCols; l += kPacket) {
           __builtin_prefetch(from + 8 * step + j + l);
-          copy_packet(from + j + l, line + l);
+          Kernel::copy(from + j + l, line + l);
         }
       }
       if (whole < n) {
@@ -163,7 +158,7 @@ class PackedProduct {
         for (Index n = 0; n < lines; ++n, from += a.col_stride, line += Kernel::kLineStep) {
           __builtin_prefetch(from + kTogether * a.col_stride);
           if (vectors) {
-            for (Index l = 0; l < Kernel::kLineStep; l += kPacket) copy_packet(from + l, line + l);
+            for (Index l = 0; l < Kernel::kLineStep; l += kPacket) Kernel::copy(from + l, line + l);
           } else {
             for (Index l = 0; l < count; ++l) line[l] = from[l * a.row_stride];
           }
