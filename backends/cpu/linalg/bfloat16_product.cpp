@@ -19,9 +19,8 @@
 namespace sash::cpu {
 
 #if SASH_BFLOAT16_BLOCKS
+namespace bfloat16_blocks {
 namespace {
-
-using namespace bfloat16_blocks;
 
 // Whether the processor has AMX for bfloat16, and the kernel lets this process use it.
 bool may_use_amx() {
@@ -153,14 +152,16 @@ TensorView turned(TensorView x) {
 }
 
 }  // namespace
+}  // namespace bfloat16_blocks
 
 Bfloat16Unit bfloat16_unit() {
-  static const Bfloat16Unit unit = find_unit();
+  static const Bfloat16Unit unit = bfloat16_blocks::find_unit();
   return unit;
 }
 
 bool multiply_bfloat16(KernelContext& context, View a, View b, View bias, View c, double alpha,
                        double beta) {
+  using namespace bfloat16_blocks;
   const int col = c.rank() - 1, row = col - 1;
   const int64_t m = c.shape[row], n = c.shape[col], k = a.shape[col];
   constexpr int64_t kLeastSide = 9, kLeastDepth = 16;
