@@ -61,10 +61,10 @@ class TileRegisters {
 };
 
 // An operand in scratch memory, as strips of 32 lines. A strip has `steps` steps.
-class Packed {
+class PackedOperand {
  public:
-  Packed(const KernelContext& context, const Lines& x, bool by_line, const Batch& batch,
-         const Strides& strides)
+  PackedOperand(const KernelContext& context, const Lines& x, bool by_line, const Batch& batch,
+                const Strides& strides)
       : steps_(pieces(x.depth, kBlock)),
         strips_(pieces(x.lines, kBlock)),
         shared_(std::all_of(strides.begin(), strides.end(), [](int64_t s) { return s == 0; })),
@@ -108,8 +108,8 @@ class Packed {
   Workspace memory_;
 };
 
-void multiply_packed(const KernelContext& context, Bfloat16Unit unit, const Packed& a,
-                     const Packed& b, const Result& result, const Batch& batch) {
+void multiply_packed(const KernelContext& context, Bfloat16Unit unit, const PackedOperand& a,
+                     const PackedOperand& b, const Result& result, const Batch& batch) {
   constexpr Grid::Limits kLimits{
       .rows = 8, .cols = 8, .row_step = 1, .col_step = 1, .wanted = 16, .least_work = 1 << 7};
   const bool amx = unit == Bfloat16Unit::amx;
@@ -178,8 +178,8 @@ bool multiply_bfloat16(KernelContext& context, View a, View b, View bias, View c
   const auto lines = [&](const Matrix<const bfloat16>& x, int64_t count) {
     return Lines{x.data, x.row_stride, x.col_stride, count, k};
   };
-  const Packed rows(context, lines(left.matrix(), m), true, batch, batch.a);
-  const Packed cols(context, lines(right.matrix().transposed(), n), false, batch, batch.b);
+  const PackedOperand rows(context, lines(left.matrix(), m), true, batch, batch.a);
+  const PackedOperand cols(context, lines(right.matrix().transposed(), n), false, batch, batch.b);
   const Result result{.data = c.data,
                       .is_float = c.dtype == DType::float32,
                       .row_stride = c.strides[row],
