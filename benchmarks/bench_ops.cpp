@@ -250,7 +250,7 @@ void bench_halves_cpu() {
     const sash::TensorOptions options{.dtype = dtype, .device = device, .requires_grad = true};
     const auto variable = [&](const Shape& shape) { return randn(shape, options); };
     const Tensor x = variable({rows, dim}), z = variable({rows, dim});
-    const Tensor weight = variable({dim}), bias = variable({dim});
+    const Tensor weight = variable({dim}), bias = variable({dim}), square = variable({dim, dim});
     const double n = bytes_of(x);
     const auto timed = [&](const char* op, const Traffic& bytes, std::vector<Tensor> inputs,
                            auto&& call) {
@@ -281,6 +281,9 @@ void bench_halves_cpu() {
     timed("softmax", {2 * n, 5 * n}, {x}, [](Inputs in) { return softmax(in[0]); });
     timed("sum_rows", {n, 0}, {x}, [](Inputs in) { return in[0].sum({1}); });
     timed("sum_columns", {n, 0}, {x}, [](Inputs in) { return in[0].sum({0}); });
+    const double products = 2 * n + bytes_of(square);
+    timed("matmul", {products, 3 * products}, {x, square},
+          [](Inputs in) { return matmul(in[0], in[1]); });
   }
 }
 

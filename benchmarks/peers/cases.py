@@ -137,6 +137,7 @@ def peer_halves(bench):
         bench.variable(rows, 4 * dim)  # so that malloc keeps memory of such results
         x, z = (bench.variable(rows, dim).to(dtype).detach().requires_grad_() for _ in range(2))
         w, b = (bench.variable(dim).to(dtype).detach().requires_grad_() for _ in range(2))
+        square = bench.variable(dim, dim).to(dtype).detach().requires_grad_()
         cases = [
             ("add", (), lambda: x + z),
             ("add_bias", (), lambda: x + b),
@@ -149,6 +150,7 @@ def peer_halves(bench):
             ("softmax", (x,), lambda: torch.softmax(x, -1)),
             ("sum_rows", (), lambda: x.sum(1)),
             ("sum_columns", (), lambda: x.sum(0)),
+            ("matmul", (x, square), lambda: x @ square),
         ]
         for op, inputs, call in cases:
             name = f"{op} {str(dtype).removeprefix('torch.')}"
