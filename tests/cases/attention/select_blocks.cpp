@@ -1,3 +1,6 @@
+#include <cmath>
+
+#include "../../support/attention/attention_reference.h"
 #include "../../support/attention/plain_selection.h"
 
 #include "../cases.h"
@@ -58,9 +61,43 @@ void add_means(OpTable& table, const Shape& shape, int64_t block, Layout layout 
   });
 }
 
+// The sums are what attention makes of values that name the block of their key.
+void add_sums(OpTable& table, const Sizes& s, int64_t block, Layout layout = contiguous) {
+  const InputSpec q{{s.batch, s.heads, s.queries, s.depth}, layout};
+  const InputSpec k{{s.batch, s.kv_heads, s.keys, s.depth}, layout};
+  table.push_back({
+      .op = "block_probabilities",
+      .variant = describe(q) + ", blocks of " + std::to_string(block) + " of " + describe(k),
+      .inputs = {q, k},
+      .run =
+          [=](const Tensors& t) {
+            return block_probabilities(t[0], t[1], block, {.mask = AttentionMask::causal()});
+          },
+      .reference =
+          [=](const Arrays& t) {
+            AttentionProblem problem;
+            problem.q = t[0];
+            problem.k = t[1];
+            problem.v = generate({s.batch, s.kv_heads, s.keys, (s.keys + block - 1) / block},
+                                 [=](const Index& at) { return at[2] / block == at[3] ? 1.0 : 0; });
+            problem.sees = [=](const MaskIndex& at) {
+              return at.key <= at.query + s.keys - s.queries;
+            };
+            problem.scale = 1 / std::sqrt(static_cast<double>(s.depth));
+            return solve(problem).out;
+          },
+      .half_rounds = 8,
+      .half_gradient_rounds = 8,
+      .half_gradient_scale = 1,
+  });
+}
+
 }  // namespace
 
 void add_select_blocks(OpTable& table) {
+  add_sums(table, {1, 2, 2, 3, 5, 3}, 2);
+  add_sums(table, {2, 4, 2, 7, 7, 5}, 3, heads);
+  add_sums(table, {1, 2, 1, 4, 6, 4}, 9, transposed);
   add_means(table, {1, 2, 7, 3}, 3);
   add_means(table, {2, 2, 6, 5}, 2, heads);
   add_means(table, {1, 1, 3, 4}, 5, transposed);
