@@ -50,7 +50,7 @@ class SASH_API GatedDeltaNet : public ModuleOf<GatedDeltaNet> {
   /// The same for the tokens that follow those in `cache`, which then has these too. Gradients flow
   /// through the cache; use `NoGradGuard` to decode.
   Tensor forward(const Tensor& x, GatedDeltaNetCache& cache);
-  /// The same with a cache of a model, whose `summaries` are those of a `GatedDeltaNetCache`.
+  /// The same with a model's cache, which keeps a `GatedDeltaNetCache` as its `summaries`.
   Tensor forward(const Tensor& x, KeyValueCache& cache);
   std::string describe() const override;
 
