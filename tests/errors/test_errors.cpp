@@ -9,6 +9,7 @@
 #include <sash/core/backend/backend.h>
 #include <sash/core/parallel.h>
 #include <sash/ops/elementwise/binary.h>
+#include <sash/ops/kernels/index.h>
 #include <sash/ops/shape/views.h>
 #include <sash/tensor/autograd/gradcheck.h>
 #include <sash/tensor/autograd/recompute.h>
@@ -45,6 +46,17 @@ TEST_CASE("dtypes: each has a name, and floating ones a short name") {
       {"int32", DType::int32},     {"bfloat16", DType::bfloat16}, {"bf16", DType::bfloat16},
       {"int64", DType::int64},     {"uint8", DType::uint8},       {"bool", DType::boolean}};
   for (const auto& [text, dtype] : names) CHECK(parse_dtype(text) == dtype);
+}
+
+TEST_CASE("wrong calls: a kernel names the dtypes that it takes") {
+  const Tensor x = zeros({2}, {.dtype = DType::uint8, .device = kCPU});
+  const Tensor place = zeros({1}, {.dtype = DType::int64, .device = kCPU});
+  KernelContext context = kernel_context(kCPU);
+  const std::string error =
+      thrown_by([&] { kernels::median(context, x.tensor_view(), place.tensor_view(), 0); });
+  CHECK(error ==
+        "DTypeError: median: expected float32 or float64 or float16 or bfloat16 or int64 or int32, "
+        "got uint8");
 }
 
 // It would break a row with braces in its call over four lines.
