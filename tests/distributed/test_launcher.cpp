@@ -83,4 +83,12 @@ TEST_CASE("launcher: variables that no launcher sets so") {
   CHECK_ERROR(
       place_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"SASH_PORT", "70000"}}), ValueError,
       "distributed: expected a number in [1, 65535] in the variable SASH_PORT, got '70000'");
+  for (const std::string port : {"0", "99999999999", ""}) {
+    CHECK_ERROR(place_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"SASH_PORT", port}}), ValueError,
+                "distributed: expected a number in [1, 65535] in the variable SASH_PORT, got '" +
+                    port + "'");
+  }
+  // Slurm's list of hosts is for Slurm's ranks.
+  CHECK(place_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"SLURM_STEP_NODELIST", "a[1-2]"}}).host ==
+        "127.0.0.1");
 }
