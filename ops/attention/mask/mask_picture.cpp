@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "../../../tensor/factories.h"
+#include "bound_mask.h"
 
 namespace sash {
 namespace {
@@ -25,14 +26,19 @@ class Grid {
     const int64_t longest = std::max(queries, keys);
     side_ = longest / width + (longest % width != 0);
     visible_.resize(static_cast<size_t>(rows() * columns()));
-    const Tensor dense = mask.to_dense(queries, keys).contiguous();
-    if (dense.numel() == 0) {
-      throw ShapeError(op, "a mask of at least one batch and head", to_string(dense.shape()));
+    const MaskShape shape = shape_of(mask.term(), queries, keys);
+    if (shape.batch == 0 || shape.heads == 0) {
+      throw ShapeError(op, "a mask of at least one batch and head",
+                       to_string(Shape{shape.batch, shape.heads, queries, keys}));
     }
-    const bool* visible = dense.data<const bool>();
+    const BoundMask bound(mask.term(), shape);
     for (int64_t i = 0; i < queries; ++i) {
       int64_t* row = visible_.data() + i / side_ * columns();
-      for (int64_t j = 0; j < keys; ++j) row[j / side_] += visible[i * keys + j];
+      for (int64_t key = 0; key < keys; key += 64) {
+        const uint64_t bits = bound.row_bits({0, 0}, i, key);
+        const int64_t past = std::min<int64_t>(64, keys - key);
+        for (int64_t n = 0; n < past; ++n) row[(key + n) / side_] += bits >> n & 1;
+      }
     }
   }
 
