@@ -292,9 +292,9 @@ void backward(KernelContext& context, View x, View q_weight, View k_weight, View
       launch_add_chunks(context, partial, blocks, 2, width,
                         ColumnSums<T>{{dq_weight.ptr<T>(), dk_weight.ptr<T>()}});
     });
-    if (call.g == call.y) return;
     const int64_t per_head = width * int64_t{sizeof(T)} / 16;
     const int64_t per_token = per_head * (call.heads - call.normed);
+    if (call.g == call.y || per_token == 0) return;
     // Some tokens at a time, whose vectors the kernel counts in 32 bits.
     const int64_t most = std::numeric_limits<uint32_t>::max() / per_token;
     for (int64_t first = 0; first < call.tokens; first += most) {
