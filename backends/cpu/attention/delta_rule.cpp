@@ -133,7 +133,7 @@ void forward_chain(const Call<T>& call, const Scores<T>& scores, Index text, Ind
   } else {
     for (Index d = 0; d < depth; ++d) std::fill_n(now + d * width, n, T(0));
   }
-  for (Index c = s.begin[text]; c < s.begin[text + 1]; ++c) {
+  for (Index c = s.first_chunk(text); c < s.first_chunk(text + 1); ++c) {
     const Chunk& at = s.chunks[static_cast<size_t>(c)];
     const Index count = at.count;
     if (states) {

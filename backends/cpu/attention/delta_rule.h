@@ -47,9 +47,11 @@ struct Sizes {
   Index batch, heads, value_heads, length, depth, width, texts;
   Index gates;                ///< numbers of a decay: 1 or D
   std::vector<Chunk> chunks;  ///< of all texts, in order
-  std::vector<Index> begin;   ///< text i has the chunks [begin[i], begin[i + 1])
+  std::vector<Index> begin;   ///< of each text's chunks, and the end of the last
 
   explicit Sizes(const DeltaInputs& x);
+  /// Text i has the chunks [first_chunk(i), first_chunk(i + 1)).
+  Index first_chunk(Index text) const { return begin[static_cast<size_t>(text)]; }
   Index group() const { return value_heads / heads; }
   Index head_count() const { return batch * value_heads; }
   /// Columns of a state that one task computes: all, or fewer if there are few heads. Depends on

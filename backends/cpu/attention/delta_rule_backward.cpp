@@ -50,7 +50,7 @@ class BackwardPass {
     } else {
       for (Index d = 0; d < depth; ++d) std::fill_n(now + d * width, n, T(0));
     }
-    for (Index c = s_.begin[text + 1] - 1; c >= s_.begin[text]; --c) {
+    for (Index c = s_.first_chunk(text + 1) - 1; c >= s_.first_chunk(text); --c) {
       const Chunk& at = s_.chunks[static_cast<size_t>(c)];
       const Index count = at.count;
       const Matrix<const T> g = matrix(out_gradient(at, head) + first, g_step);
