@@ -135,39 +135,35 @@ class MobaKind final : public Method {
   MobaOptions options_;
 };
 
-class NativeSparseKind final : public Method {
+/// A causal kind with parameters, which modules run.
+template <class Options>
+class ModuleKind : public Method {
  public:
-  explicit NativeSparseKind(const NativeSparseOptions& options) : options_(options) {}
+  explicit ModuleKind(const Options& options) : options_(options) {}
 
   std::string text() const override { return options_.to_string(); }
   bool can_be_causal() const override { return true; }
   bool has_caches() const override { return true; }
-  const NativeSparseOptions* native_sparse() const override { return &options_; }
   const char* masks() const override { return "causal or no mask"; }
   bool takes(const AttentionMask& mask) const override {
     return Method::takes(mask) && !simple_mask(mask)->key_lengths.defined();
   }
 
- private:
-  NativeSparseOptions options_;
+ protected:
+  Options options_;
 };
 
-class GatedDeltaKind final : public Method {
+class NativeSparseKind final : public ModuleKind<NativeSparseOptions> {
  public:
-  explicit GatedDeltaKind(const GatedDeltaNetOptions& options) : options_(options) {}
+  using ModuleKind::ModuleKind;
+  const NativeSparseOptions* native_sparse() const override { return &options_; }
+};
 
-  std::string text() const override { return options_.to_string(); }
-  bool can_be_causal() const override { return true; }
+class GatedDeltaKind final : public ModuleKind<GatedDeltaNetOptions> {
+ public:
+  using ModuleKind::ModuleKind;
   bool scales() const override { return false; }
-  bool has_caches() const override { return true; }
   const GatedDeltaNetOptions* gated_delta() const override { return &options_; }
-  const char* masks() const override { return "causal or no mask"; }
-  bool takes(const AttentionMask& mask) const override {
-    return Method::takes(mask) && !simple_mask(mask)->key_lengths.defined();
-  }
-
- private:
-  GatedDeltaNetOptions options_;
 };
 
 /// "name:number,key=number,...".
