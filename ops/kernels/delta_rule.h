@@ -42,6 +42,8 @@ struct DeltaInputs {
     return texts ? q.shape[2] / kDeltaChunk + text_count() : q.shape[0] * slots_of_row();
   }
   int64_t slots_of_row() const { return (q.shape[2] + kDeltaChunk - 1) / kDeltaChunk; }
+  /// The numbers of all states before chunks.
+  int64_t states_size() const { return slots() * v.shape[1] * q.shape[3] * v.shape[3]; }
 };
 
 inline void add_operands(KernelCall& call, const DeltaInputs& x) {
@@ -49,16 +51,21 @@ inline void add_operands(KernelCall& call, const DeltaInputs& x) {
   for (const TensorView* operand : {x.g, x.beta, x.initial}) add_operands(call, operand);
 }
 
+/// Sets `bytes` to the size of what the forward pass keeps for the backward pass: the states before
+/// chunks, and whatever else this backend keeps.
+extern SASH_API Kernel<void(KernelContext&, const DeltaInputs&, int64_t& bytes)>
+    delta_rule_kept_bytes;
+
 /// out [B, H_v, S, D_v] (dtype of q), contiguous; state [N, H_v, D, D_v] (C), after the last token;
-/// states [slots, H_v, D, D_v] (C): the states before chunks, for the backward pass, or null.
+/// kept: uint8 [the result of `delta_rule_kept_bytes`], or null for a call without gradients.
 extern SASH_API
-    Kernel<void(KernelContext&, const DeltaInputs&, View out, View state, const TensorView* states)>
+    Kernel<void(KernelContext&, const DeltaInputs&, View out, View state, const TensorView* kept)>
         delta_rule_forward;
 
 struct DeltaGradients {
   TensorView g_out;                     ///< [B, H_v, S, D_v], unit stride along the last axis
   const TensorView* g_state = nullptr;  ///< C, of `state`; null: 0
-  TensorView states;                    ///< as the forward kernel left them
+  TensorView kept;                      ///< as the forward kernel left it
   TensorView dq, dk, dv;                ///< contiguous, written whole
   const TensorView* dg = nullptr;       ///< C, as g; null without g
   const TensorView* dbeta = nullptr;    ///< C, as beta; null without beta
@@ -66,7 +73,7 @@ struct DeltaGradients {
 };
 
 inline void add_operands(KernelCall& call, const DeltaGradients& x) {
-  for (const TensorView* operand : {&x.g_out, &x.states, &x.dq, &x.dk, &x.dv, &x.dinitial}) {
+  for (const TensorView* operand : {&x.g_out, &x.kept, &x.dq, &x.dk, &x.dv, &x.dinitial}) {
     add_operands(call, *operand);
   }
   for (const TensorView* operand : {x.g_state, x.dg, x.dbeta}) add_operands(call, operand);

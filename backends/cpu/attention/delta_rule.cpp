@@ -119,7 +119,7 @@ namespace {
 template <class T>
 void forward_chain(const Call<T>& call, const Scores<T>& scores, Index text, Index head,
                    Index first, Index n, const TensorView& out, const TensorView& state,
-                   const TensorView* states) {
+                   const TensorView* kept) {
   const DeltaInputs& x = call.x();
   const Sizes& s = call.sizes();
   const Index depth = s.depth, width = s.width;
@@ -136,8 +136,8 @@ void forward_chain(const Call<T>& call, const Scores<T>& scores, Index text, Ind
   for (Index c = s.first_chunk(text); c < s.first_chunk(text + 1); ++c) {
     const Chunk& at = s.chunks[static_cast<size_t>(c)];
     const Index count = at.count;
-    if (states) {
-      copy_rows<T>(now, width, depth, n, call.state(*states, c, head) + first, width);
+    if (kept) {
+      copy_rows<T>(now, width, depth, n, call.state(*kept, c, head) + first, width);
     }
     call.load_decays(at, head, decays);
     call.load_queries(at, head, rows);
@@ -171,7 +171,7 @@ void forward_chain(const Call<T>& call, const Scores<T>& scores, Index text, Ind
 namespace {
 
 void delta_forward(KernelContext& context, const kernels::DeltaInputs& x, const TensorView& out,
-                   const TensorView& state, const TensorView* states) {
+                   const TensorView& state, const TensorView* kept) {
   const FloatOperand q(context, x.q), k(context, x.k), v(context, x.v);
   FloatResult y(context, out);
   kernels::DeltaInputs wide = x;
@@ -183,7 +183,7 @@ void delta_forward(KernelContext& context, const kernels::DeltaInputs& x, const 
     const delta::Scores<T> scores(context, wide, call.sizes(), false);
     call.form_scores(scores);
     call.for_each_chain([&](int64_t text, int64_t head, int64_t first, int64_t n) {
-      delta::forward_chain(call, scores, text, head, first, n, y.view(), state, states);
+      delta::forward_chain(call, scores, text, head, first, n, y.view(), state, kept);
     });
   });
   y.write();
@@ -202,7 +202,7 @@ void delta_backward(KernelContext& context, const kernels::DeltaInputs& x,
   to.dq = dq.view();
   to.dk = dk.view();
   to.dv = dv.view();
-  dispatch_floating(grads.states.dtype, "gated_delta_rule", [&]<class T>(TypeTag<T>) {
+  dispatch_floating(grads.dinitial.dtype, "gated_delta_rule", [&]<class T>(TypeTag<T>) {
     delta::backward(delta::Call<T>(context, wide), to);
   });
   dq.write();
@@ -210,9 +210,14 @@ void delta_backward(KernelContext& context, const kernels::DeltaInputs& x,
   dv.write();
 }
 
+void delta_kept_bytes(KernelContext&, const kernels::DeltaInputs& x, int64_t& bytes) {
+  bytes = x.states_size() * (x.q.dtype == DType::float64 ? 8 : 4);
+}
+
 }  // namespace
 
 void register_delta_rule() {
+  kernels::delta_rule_kept_bytes.set(DeviceType::cpu, delta_kept_bytes);
   kernels::delta_rule_forward.set(DeviceType::cpu, delta_forward);
   kernels::delta_rule_backward.set(DeviceType::cpu, delta_backward);
 }

@@ -138,7 +138,7 @@ class BackwardPass {
     }
     call_.scaled(t.k, t.decays.b, n, t.scaled);
     call_.multiply(n, width, s_.depth, matrix(t.scaled, s_.depth),
-                   matrix(call_.state(grads_.states, c, head), width), matrix(t.y, width), -1, 1);
+                   matrix(call_.state(grads_.kept, c, head), width), matrix(t.y, width), -1, 1);
     // N beta, in the place of dP.
     const T* const beta = call_.of_tokens(*x_.beta, at, head);
     for (Index i = 0; i < n; ++i) {
@@ -173,7 +173,7 @@ class BackwardPass {
   // What reaches q, k and the last token's g from the states before and after the chunk.
   void state_terms(Index c, const Chunk& at, Index head, const Tiles& t) const {
     const Index width = s_.width, depth = s_.depth, n = at.count, size = n * depth;
-    const T *const before = call_.state(grads_.states, c, head), *const after = dstate(c, head);
+    const T *const before = call_.state(grads_.kept, c, head), *const after = dstate(c, head);
     const auto times_state = [&](const Matrix<const T>& x, const T* state, T alpha, T* to) {
       call_.multiply(n, depth, width, x, matrix(state, width).transposed(), matrix(to, depth),
                      alpha, 0);

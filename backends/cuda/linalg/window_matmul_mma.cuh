@@ -27,10 +27,7 @@ __device__ inline int part_row() { return warp() / 2 * kPart; }
 __device__ inline int part_column() { return warp() % 2 * kPart; }
 
 /// The copies of a step are a group. `wait` leaves up to `kStages - 2` groups in flight.
-__device__ inline void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ inline void wait_for_group() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
-}
+__device__ inline void wait_for_group() { mma::wait_for_groups<kStages - 2>(); }
 
 /// Copies the first `bytes` of 16 bytes, and zeros for the others. Fetches the 256 bytes around to
 /// the L2 cache, because the next tile continues there.

@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kBlock, 4) scores_kernel(const __grid_constant
         }
       }
     }
-    end_group();
+    mma::end_group();
   };
   // `tile` stays the first one while steps are read.
   for (int c = 0; c < chunks; ++c) {

@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kBlock, 4) sums_kernel(const __grid_constant__
       const int low = transposed ? -row : 0, high = p.m - (transposed ? row : first);
       weights_at(tile).read(low, high, x.a + x.count);
     }
-    end_group();
+    mma::end_group();
   };
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) read_tile(begin_tile + i);

@@ -21,14 +21,6 @@ __device__ uint32_t chunk_at(uint32_t tile, int row, int chunk) {
   return tile + static_cast<uint32_t>((row * kChunks + place) * 16);
 }
 
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-/// Waits until at most `pending` groups of this thread's copies are in flight.
-template <int pending>
-__device__ void wait_for_groups() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
-}
-
 /// Runs all steps through a ring of stages: `load(step, stage)` starts the copies of a step, and
 /// `multiply(stage)` multiplies them.
 template <class Load, class Multiply>
@@ -36,17 +28,17 @@ __device__ void run_stages(int steps, Load&& load, Multiply&& multiply) {
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) {
     if (s < steps) load(s, s);
-    commit_copies();
+    mma::end_group();
   }
   for (int s = 0; s < steps; ++s) {
-    wait_for_groups<kStages - 2>();
+    mma::wait_for_groups<kStages - 2>();
     __syncthreads();  // the step has arrived, and no warp reads the stage that is filled next
     const int ahead = s + kStages - 1;
     if (ahead < steps) load(ahead, ahead % kStages);
-    commit_copies();
+    mma::end_group();
     multiply(s % kStages);
   }
-  wait_for_groups<0>();
+  mma::wait_for_groups<0>();
   __syncthreads();
 }
 

@@ -14,6 +14,7 @@
 namespace sash {
 
 namespace kernels {
+constinit decltype(delta_rule_kept_bytes) delta_rule_kept_bytes{"delta_rule_kept_bytes"};
 constinit decltype(delta_rule_forward) delta_rule_forward{"delta_rule_forward"};
 constinit decltype(delta_rule_backward) delta_rule_backward{"delta_rule_backward"};
 }  // namespace kernels
@@ -78,7 +79,7 @@ struct Views {
 };
 
 Gradients fused_backward(const Tensor& g_out, const Tensor& g_state, const RecurrentTensors& x,
-                         const Tensor& states, const RecurrentCall& call) {
+                         const Tensor& kept, const RecurrentCall& call) {
   const NoGradGuard no_grad;
   const Views views(x, call);
   const Shape out = x.v.shape();
@@ -92,7 +93,7 @@ Gradients fused_backward(const Tensor& g_out, const Tensor& g_state, const Recur
   kernels::delta_rule_backward(context, views.inputs,
                                {.g_out = g.tensor_view(),
                                 .g_state = optional(contiguous(g_state)),
-                                .states = states.tensor_view(),
+                                .kept = kept.tensor_view(),
                                 .dq = d[0].tensor_view(),
                                 .dk = d[1].tensor_view(),
                                 .dv = d[2].tensor_view(),
@@ -125,29 +126,31 @@ RecurrentResult fused(const char* op, const RecurrentTensors& x, RecurrentCall c
   const TensorRef inputs[] = {x.q, x.k, x.v, x.g, x.beta, x.initial};
   const TensorOptions sums = row_statistics(x.q);
   const int64_t heads = x.v.size(1), depth = x.q.size(3), width = x.v.size(3);
-  Tensor states;
+  Tensor kept;
   std::array<Tensor, 2> results{empty(x.v.shape(), x.v.options()), {}};
   {
     const Views views(x, call);
     results[1] = empty({views.inputs.text_count(), heads, depth, width}, sums);
-    if (detail::should_record(inputs)) {
-      states = empty({views.inputs.slots(), heads, depth, width}, sums);
-    }
     OptionalViews<1> optional;
     KernelContext context = kernel_context(x.q.device());
+    if (detail::should_record(inputs)) {
+      int64_t bytes = 0;
+      kernels::delta_rule_kept_bytes(context, views.inputs, bytes);
+      kept = empty({bytes}, {.dtype = DType::uint8, .device = x.q.device()});
+    }
     kernels::delta_rule_forward(context, views.inputs, results[0].tensor_view(),
-                                results[1].tensor_view(), optional(states));
+                                results[1].tensor_view(), optional(kept));
   }
   record(op, {x.q, x.k, x.v, x.g, x.beta, x.initial}, results,
          [q = save(x.q), k = save(x.k), v = save(x.v), g = save(x.g), beta = save(x.beta),
           initial = save(x.initial), out = save_output(results[0], 0),
-          state = save_output(results[1], 1), states,
+          state = save_output(results[1], 1), kept,
           call = std::move(call)](Backward& pass, std::span<const Tensor> grads) {
            const RecurrentTensors saved{pass(q), pass(k),    pass(v),
                                         pass(g), pass(beta), pass(initial)};
            return pass.create_graph() ? composite_backward(grads[0], grads[1], saved,
                                                            {pass(out), pass(state)}, call, pass)
-                                      : fused_backward(grads[0], grads[1], saved, states, call);
+                                      : fused_backward(grads[0], grads[1], saved, kept, call);
          });
   return {results[0], results[1]};
 }

@@ -59,6 +59,15 @@ __device__ inline void copy_async(uint32_t to, const void* from, bool inside) {
                : "memory");
 }
 
+/// Ends a group of this thread's copies.
+__device__ inline void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+/// Waits until at most `pending` groups of this thread's copies are in flight.
+template <int pending>
+__device__ void wait_for_groups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
 /// Waits for this thread's copies.
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 

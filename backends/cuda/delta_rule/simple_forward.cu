@@ -1,10 +1,8 @@
 #include "../../../tensor/kernels/memory.h"
-#include "../attention/common/limits.h"
-#include "backward.h"
 #include "common.cuh"
+#include "simple.h"
 
-namespace sash::cuda {
-namespace delta {
+namespace sash::cuda::delta {
 namespace {
 
 /// The results of 64 columns, over the chunks of a text: a block for each tile of columns of each
@@ -73,10 +71,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-void forward(KernelContext& context, const Inputs& x, View out, View state,
-             const TensorView* states) {
-  check_extents("gated_delta_rule", x.v, x.k);
-  if (state.numel() == 0 && out.numel() == 0) return;
+}  // namespace
+
+void simple_forward(KernelContext& context, const Inputs& x, View out, View state,
+                    const TensorView* kept) {
   dispatch_any_floating(out.dtype, "gated_delta_rule", [&]<class E>(TypeTag<E>) {
     using T = device_t<E>;
     using C = compute_t<T>;
@@ -84,16 +82,8 @@ void forward(KernelContext& context, const Inputs& x, View out, View state,
     const Operands<T> operands(x, memory.scratch);
     form_scores(context, operands);
     run(context, forward_kernel<T>, x.text_count() * x.v.shape[1] * tiles(x.v.shape[3]), operands,
-        out.ptr<T>(), state.ptr<C>(), states ? states->ptr<C>() : nullptr);
+        out.ptr<T>(), state.ptr<C>(), kept ? kept->ptr<C>() : nullptr);
   });
 }
 
-}  // namespace
-}  // namespace delta
-
-void register_delta_rule() {
-  kernels::delta_rule_forward.set(DeviceType::cuda, delta::forward);
-  kernels::delta_rule_backward.set(DeviceType::cuda, delta::backward);
-}
-
-}  // namespace sash::cuda
+}  // namespace sash::cuda::delta

@@ -1,8 +1,7 @@
-#include "backward.h"
+#include "simple.h"
 
 #include "../../../tensor/kernels/memory.h"
 #include "../attention/common/lanes.cuh"
-#include "../attention/common/limits.h"
 #include "common.cuh"
 
 /// The scores again; y and u of all chunks; gradients of the states from the last chunk to the
@@ -18,7 +17,7 @@ struct Results {
   Results(const Gradients& grads)
       : g(rows_of<const T>(grads.g_out)),
         g_state(grads.g_state ? grads.g_state->ptr<const C>() : nullptr),
-        states(grads.states.ptr<const C>()),
+        states(grads.kept.ptr<const C>()),
         dq(grads.dq.ptr<T>()),
         dk(grads.dk.ptr<T>()),
         dv(grads.dv.ptr<T>()),
@@ -339,8 +338,7 @@ void run_backward(const KernelContext& context, const Inputs& inputs, const Grad
 
 }  // namespace
 
-void backward(KernelContext& context, const Inputs& x, const Gradients& grads) {
-  check_extents("gated_delta_rule", x.v, x.k);
+void simple_backward(KernelContext& context, const Inputs& x, const Gradients& grads) {
   // Without features, no kernel below writes it.
   if (grads.dg && x.q.shape[3] == 0 && grads.dg->numel() > 0) {
     kernels::fill(context, *grads.dg, 0);

@@ -1,0 +1,283 @@
+#pragma once
+
+#include "../attention/mma/tile.cuh"
+#include "common.cuh"
+#include "mma.h"
+
+/// What the kernels of the gated delta rule on tensor cores share.
+///
+/// With N = (I + beta A)^-1 and b, f, A, P of `ops/kernels/delta_rule.h`, each chunk has
+///
+///     W = N beta (b k),    U = N beta v,    F = f k,    Q = scale b q,    e = b[last]
+///
+/// which are formed for all chunks at the same time. Then states go from chunk to chunk,
+///
+///     u = U - W S,    S <- e S + F' u
+///
+/// and at last out = Q S + P u for all chunks at the same time.
+namespace sash::cuda::delta {
+
+using namespace mma;
+
+using Half = __nv_bfloat16;
+
+/// Four 8 x 8 matrices of a block of 16 x 16, in the order in which instructions want them. `right`
+/// and `left` are operands whose rows are rows of the memory, `right_down` and `left_down` operands
+/// whose rows are columns of the memory.
+///
+/// Global memory has blocks [rows / 16][kDepth / 16] of 512 bytes: a matrix has 128 bytes, and a
+/// row of a block has its matrices one after the other. So warps read and write whole matrices.
+template <int kDepth>
+struct Panel {
+  static constexpr int kAcross = kDepth / 16;
+
+  __device__ explicit Panel(uint32_t shared)
+      : straight_(shared + static_cast<uint32_t>(lane() * 16)),
+        crossed_(shared + static_cast<uint32_t>(
+                              ((lane() & 8) << 1 | (lane() & 16) >> 1 | (lane() & 7)) * 16)) {}
+
+  /// Bytes from the start to a matrix: rows from 8 `r`, columns from 8 `c` on.
+  static __host__ __device__ constexpr int matrix(int r, int c) {
+    return (r / 2 * kAcross + c / 2) * 512 + (r % 2 * 2 + c % 2) * 128;
+  }
+  static __device__ int element(int row, int column) {
+    return matrix(row / 8, column / 8) + row % 8 * 16 + column % 8 * 2;
+  }
+  /// Bytes to this lane's word of a matrix: its place in sums of products.
+  static __device__ int word(int r, int c) { return matrix(r, c) + lane() * 4; }
+
+  __device__ void right(uint32_t (&b)[4], int r, int c) const {
+    load_matrices(b, straight_ + block(r, c));
+  }
+  __device__ void left(uint32_t (&a)[4], int r, int c) const {
+    load_matrices(a, crossed_ + block(r, c));
+  }
+  __device__ void right_down(uint32_t (&b)[4], int r, int c) const {
+    load_transposed(b, crossed_ + block(r, c));
+  }
+  __device__ void left_down(uint32_t (&a)[4], int r, int c) const {
+    load_transposed(a, straight_ + block(r, c));
+  }
+
+ private:
+  static __device__ constexpr uint32_t block(int r, int c) {
+    return static_cast<uint32_t>((r * kAcross + c) * 512);
+  }
+
+  uint32_t straight_, crossed_;
+};
+
+/// The same functions for rows of a tile. Threads read and write a row's elements without
+/// conflicts.
+template <int kDepth>
+struct RowTile {
+  using X = Tile<Half, kDepth>;
+  static constexpr int kBytes = 64 * kDepth * 2;
+
+  __device__ explicit RowTile(uint32_t shared) : left_(X::left(shared)), right_(X::right(shared)) {}
+
+  /// Bytes to an element, and to this lane's word of a matrix.
+  static __device__ int element(int row, int column) {
+    return static_cast<int>(X::offset(row, column / 8)) + column % 8 * 2;
+  }
+  static __device__ int word(int r, int c) {
+    return static_cast<int>(X::offset(8 * r + lane() / 4, c)) + lane() % 4 * 4;
+  }
+
+  __device__ void right(uint32_t (&b)[4], int r, int c) const {
+    load_matrices(b, X::moved(right_, 16 * r, 2 * c));
+  }
+  __device__ void left(uint32_t (&a)[4], int r, int c) const {
+    load_matrices(a, X::moved(left_, 16 * r, 2 * c));
+  }
+  __device__ void right_down(uint32_t (&b)[4], int r, int c) const {
+    load_transposed(b, X::moved(left_, 16 * r, 2 * c));
+  }
+  __device__ void left_down(uint32_t (&a)[4], int r, int c) const {
+    uint32_t raw[4];
+    load_transposed(raw, X::moved(left_, 16 * r, 2 * c));
+    a[0] = raw[0], a[1] = raw[2], a[2] = raw[1], a[3] = raw[3];
+  }
+
+ private:
+  uint32_t left_, right_;
+};
+
+/// Sums [16][16] of a warp.
+using Sums16 = float[2][4];
+
+__device__ inline void multiply(Sums16& sum, const uint32_t (&a)[4], const uint32_t (&b)[4]) {
+  Operand<Half>::multiply(sum[0], a, b[0], b[1]);
+  Operand<Half>::multiply(sum[1], a, b[2], b[3]);
+}
+
+/// Sums [16][16] as a left operand.
+__device__ inline void left_of(uint32_t (&a)[4], const Sums16& sum) {
+  Operand<Half>::from_sums(a, sum, 0);
+}
+
+/// The row and the column of an accumulator in [16][16].
+__device__ inline int row_in(int e) { return lane() / 4 + e / 2 * 8; }
+__device__ inline int column_in(int n, int e) { return n * 8 + lane() % 4 * 2 + e % 2; }
+
+__device__ inline float2 unpack(uint32_t pair) {
+  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+}
+__device__ inline uint32_t& word_at(void* memory, int byte) {
+  return *reinterpret_cast<uint32_t*>(static_cast<unsigned char*>(memory) + byte);
+}
+__device__ inline uint32_t word_at(const void* memory, int byte) {
+  return *reinterpret_cast<const uint32_t*>(static_cast<const unsigned char*>(memory) + byte);
+}
+__device__ inline Half& half_at(void* memory, int byte) {
+  return *reinterpret_cast<Half*>(static_cast<unsigned char*>(memory) + byte);
+}
+
+/// Stores sums [16][16] at rows from 16 `r` and columns from 16 `c` of a panel or tile.
+template <class Layout>
+__device__ void store(void* memory, const Sums16& sum, int r, int c, float factor = 1) {
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      word_at(memory, Layout::word(2 * r + half, 2 * c + n)) =
+          Operand<Half>::pack(factor * sum[n][2 * half], factor * sum[n][2 * half + 1]);
+    }
+  }
+}
+
+/// Multiplies the columns of a left operand [16][16] by factors of 16 columns.
+__device__ inline void scale_columns(uint32_t (&a)[4], const float* factors) {
+  const float2 low = *reinterpret_cast<const float2*>(factors + lane() % 4 * 2);
+  const float2 high = *reinterpret_cast<const float2*>(factors + 8 + lane() % 4 * 2);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 x = unpack(a[i]), by = i < 2 ? low : high;
+    a[i] = Operand<Half>::pack(x.x * by.x, x.y * by.y);
+  }
+}
+
+/// Starts to copy a contiguous array, whose size is a multiple of 16 bytes.
+template <int kThreadCount>
+__device__ void copy_array(uint32_t to, const void* from, int bytes) {
+  for (int i = static_cast<int>(threadIdx.x) * 16; i < bytes; i += kThreadCount * 16) {
+    copy_async(to + static_cast<uint32_t>(i), static_cast<const unsigned char*>(from) + i, true);
+  }
+}
+
+/// Replaces 64 numbers by the sums of the numbers up to each, or, `down`, from each on. One warp
+/// calls this.
+__device__ inline void running_sums(float* x, bool down) {
+  const int i = down ? 62 - 2 * lane() : 2 * lane();
+  float2 pair = *reinterpret_cast<float2*>(x + i);
+  const float sum = pair.x + pair.y;
+  float before = sum;
+#pragma unroll
+  for (int step = 1; step < kWarp; step *= 2) {
+    const float other = __shfl_up_sync(~0u, before, step);
+    if (lane() >= step) before += other;
+  }
+  before -= sum;
+  pair = down ? float2{before + sum, before + pair.y} : float2{before + pair.x, before + sum};
+  *reinterpret_cast<float2*>(x + i) = pair;
+  __syncwarp();
+}
+
+/// A level of the halving of a chunk: in each run of 2 kHalf tokens, the pairs of a token of the
+/// upper half and one of the lower half. The decay between the two is a product of two decays: from
+/// the middle of the run up to the one, and from the other up to the middle. So one operand of
+/// a product of matrices has the first decay, the other operand has the second. All levels
+/// together have all pairs of different tokens.
+///
+/// Calls put(t, decay, x) with both decays, of all tokens. `load(t)` is x: the decay of token t,
+/// `x.decay`, and what `put` wants. Loads come in groups before the stores of `put`.
+template <int kHalf, class Load, class Put>
+__device__ void each_decay_of_level(const Load& load, const Put& put) {
+  constexpr int group = kHalf < 8 ? kHalf : 8;
+  using X = decltype(load(0));
+#pragma unroll
+  for (int middle = kHalf; middle < kChunk; middle += 2 * kHalf) {
+    float decay = 1;
+#pragma unroll
+    for (int t = middle; t < middle + kHalf; t += group) {
+      X x[group];
+#pragma unroll
+      for (int j = 0; j < group; ++j) x[j] = load(t + j);
+#pragma unroll
+      for (int j = 0; j < group; ++j) put(t + j, decay *= x[j].decay, x[j]);
+    }
+    decay = 1;
+#pragma unroll
+    for (int t = middle - 1; t >= middle - kHalf; t -= group) {
+      X x[group];
+#pragma unroll
+      for (int j = 0; j < group; ++j) x[j] = load(t - j);
+#pragma unroll
+      for (int j = 0; j < group; ++j) {
+        put(t - j, decay, x[j]);
+        decay *= x[j].decay;
+      }
+    }
+  }
+}
+/// Whether (t, i) is a pair of the level.
+template <int kHalf>
+__device__ bool in_level(int t, int i) {
+  return t / (2 * kHalf) == i / (2 * kHalf) && t % (2 * kHalf) >= kHalf && i % (2 * kHalf) < kHalf;
+}
+template <class F>
+__device__ void each_level(const F& f) {
+  f.template operator()<32>();
+  f.template operator()<16>();
+  f.template operator()<8>();
+  f.template operator()<4>();
+  f.template operator()<2>();
+  f.template operator()<1>();
+}
+
+constexpr float kLeastGate = -200;  // exp of less is 0
+
+/// The decays of feature d of a chunk.
+__device__ inline void load_decays(float (&a)[kChunk], const Chunk<Half>& c, int d) {
+#pragma unroll
+  for (int t = 0; t < kChunk; ++t) {
+    a[t] = c.has(t, d) ? __expf(c.x.g[c.gate(t, d)]) : 1.f;
+  }
+}
+
+/// Arrays of all chunks of all value heads. kWidth is D and D_v, rounded up to 64 or 128.
+struct Arrays {
+  Half *w, *f, *q;  ///< panels [64][kWidth]
+  Half* u;          ///< U', panels [kWidth][64]
+  Half* p;          ///< panels [64][64]
+  Half *n, *a;      ///< N and A of the backward pass, panels [64][64], or null
+  float* e;         ///< [kWidth]
+  Half* states;     ///< S', panels [kWidth][kWidth]: before chunks
+  Half* corrected;  ///< u', panels [kWidth][64]
+  Half* dstates;    ///< gradients of states after chunks, like `states`
+  Half* du;         ///< like `corrected`
+};
+
+struct Call : Operands<Half> {
+  Call(const Inputs& x, const Arrays& all) : Operands(x, {}), arrays(all) {}
+  __device__ int64_t index(const Place& at, int head) const {
+    return at.slot * sizes.value_heads + head;
+  }
+
+  Arrays arrays;
+};
+
+/// `f<kWidth>()` for the features of a call.
+template <class F>
+void with_width(const Inputs& x, const F& f) {
+  if (std::max(x.q.shape[3], x.v.shape[3]) <= 64) return f.template operator()<64>();
+  f.template operator()<128>();
+}
+
+inline int64_t chunks_of(const Inputs& x) { return x.slots() * x.v.shape[1]; }
+
+/// W, F, Q, U, P and e of all chunks; N and A if there is memory for them.
+template <int kWidth>
+void prepare(const KernelContext& context, const Call& call);
+
+}  // namespace sash::cuda::delta

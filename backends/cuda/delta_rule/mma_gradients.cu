@@ -1,0 +1,443 @@
+#include "../attention/common/launch.cuh"
+#include "mma_levels.cuh"
+
+/// dr = N' du, dv = beta dr, and the gradients that are named in `ops/kernels/delta_rule.h`: a
+/// block for each chunk of each value head. A warp has 16 rows and half of the columns of each
+/// product.
+///
+/// A key gets gradients where a decay ends at its token (`row`) and where one begins (`column`).
+namespace sash::cuda::delta {
+namespace {
+
+template <int kWidth, bool kFeatures>
+__global__ void __launch_bounds__(kGradientCount)
+    gradient_kernel(const __grid_constant__ Call x, Results to) {
+  using M = GradientShared<kWidth, kFeatures>;
+  constexpr int blocks = kWidth / 32;  // of columns of a warp
+  extern __shared__ __align__(128) unsigned char shared[];
+  const Sizes& s = x.sizes;
+  const int thread = static_cast<int>(threadIdx.x), block = static_cast<int>(blockIdx.x);
+  const Place at = s.place_of_slot(block / s.value_heads);
+  const Chunk<Half> c(x, at, block % s.value_heads);
+  if (c.count == 0) return;
+  const int64_t index = block;
+  const int r = warp() % 4, half_row = warp() / 4, first = half_row * blocks;
+  const uint32_t base = shared_address(shared);
+  auto* const sums = reinterpret_cast<float*>(shared + M::kFloats);  // G
+  float *const of_values = sums + kChunk, *const dbetas = of_values + kChunk,
+               *const tokens = dbetas + 2 * kChunk, *const with_states = tokens + 2 * kChunk,
+               *const with_columns = with_states + kWidth;  // [4][kWidth]
+  float* const totals = with_columns + 4 * kWidth;          // [8]
+
+  const int key_head = c.head / (s.value_heads / s.heads), end = at.first + at.count;
+  const auto read = [&](int place, const Rows<const Half>& rows) {
+    Tile<Half, kWidth>::template read<kChunk, kGradientCount>(base + static_cast<uint32_t>(place),
+                                                              rows, at.first, end);
+  };
+  const auto copy = [&](int place, const Half* from, int bytes) {
+    copy_array<kGradientCount>(base + static_cast<uint32_t>(place), from + index * (bytes / 2),
+                               bytes);
+  };
+  copy(M::kN, x.arrays.n, M::kSquare);
+  copy(M::kDu, x.arrays.du, M::kTileBytes);
+  read(M::kKeys, x.k.at(at.b, key_head));
+  copy(M::kState, x.arrays.states, M::kDState);
+  copy(M::kA, x.arrays.a, M::kSquare);
+  copy(M::kU, x.arrays.corrected, M::kTileBytes);
+  read(M::kV, x.v.at(at.b, c.head));
+  end_group();
+  read(M::kG, to.g.at(at.b, c.head));
+  copy(M::kDState, x.arrays.dstates, M::kDState);
+  read(M::kQueries, x.q.at(at.b, key_head));
+  end_group();
+  if (thread < kChunk) {
+    of_values[thread] = c.beta(thread);
+    if constexpr (!kFeatures) {
+      const float g = thread < c.count && x.g ? x.g[c.token + thread] : 0;
+      sums[thread] = g < kLeastGate ? kLeastGate : g;
+    }
+  }
+  if constexpr (kFeatures) {
+    float decays[kChunk], decay = 1;
+    const int d = thread % kWidth;
+    load_decays(decays, c, d);
+    if (thread < kWidth) {
+#pragma unroll
+      for (int t = 0; t < kChunk; ++t) {
+        half_at(shared, M::kDecays + RowTile<kWidth>::element(t, d)) =
+            narrow<Half>(decay *= decays[t]);
+      }
+    } else if (thread < 2 * kWidth) {
+#pragma unroll
+      for (int t = kChunk - 1; t >= 0; --t) {
+        half_at(shared, M::kDecays + M::kTileBytes + RowTile<kWidth>::element(t, d)) =
+            narrow<Half>(decay);
+        decay *= decays[t];
+      }
+    }
+  }
+  wait_for_groups<1>();
+  __syncthreads();
+  if constexpr (!kFeatures) {
+    if (warp() == 0) running_sums(sums, false);
+    __syncthreads();
+  }
+  const Panel<kWidth> state(base + M::kState), dstate(base + M::kDState);
+  const Panel<kChunk> u(base + M::kU), du(base + M::kDu), inverse(base + M::kN), a(base + M::kA);
+  const RowTile<kWidth> g(base + M::kG), dv(base + M::kV), keys(base + M::kKeys),
+      queries(base + M::kQueries), before(base + M::kDecays),
+      after(base + M::kDecays + (kFeatures ? M::kTileBytes : 0));
+  uint32_t left[4], right[4];
+
+  {  // dr, dv, and dbeta = dr . (v - S' (b k) - A u)
+    HalfRow<kWidth> dr = {}, z = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i < r) continue;
+      inverse.left_down(left, i, r);
+#pragma unroll
+      for (int j = 0; j < blocks; ++j) {
+        du.right(right, first + j, i);
+        multiply(dr[j], left, right);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kWidth / 16; ++k) {
+      keys.left(left, r, k);
+      if constexpr (kFeatures) {
+        uint32_t decay[4];
+        before.left(decay, r, k);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float2 key = unpack(left[i]), by = unpack(decay[i]);
+          left[i] = Operand<Half>::pack(key.x * by.x, key.y * by.y);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < blocks; ++j) {
+        state.right(right, first + j, k);
+        multiply(z[j], left, right);
+      }
+    }
+    if constexpr (!kFeatures) {
+#pragma unroll
+      for (int j = 0; j < blocks; ++j) {
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) z[j][n][e] *= __expf(sums[16 * r + row_in(e)]);
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i > r) continue;
+      a.left(left, r, i);
+#pragma unroll
+      for (int j = 0; j < blocks; ++j) {
+        u.right(right, first + j, i);
+        multiply(z[j], left, right);
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int t = 16 * r + lane() / 4 + 8 * half;
+      float sum = 0;
+#pragma unroll
+      for (int j = 0; j < blocks; ++j) {
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          uint32_t& word =
+              word_at(shared, M::kV + RowTile<kWidth>::word(2 * r + half, 2 * (first + j) + n));
+          const float2 value = unpack(word);
+          const float low = dr[j][n][2 * half], high = dr[j][n][2 * half + 1];
+          sum += low * (value.x - z[j][n][2 * half]) + high * (value.y - z[j][n][2 * half + 1]);
+          word = Operand<Half>::pack(of_values[t] * low, of_values[t] * high);
+        }
+      }
+      sum = sum_over_quad(sum);
+      if (lane() % 4 == 0) dbetas[half_row * kChunk + t] = sum;
+    }
+  }
+  wait_for_copies();
+  __syncthreads();
+  if (to.dbeta && thread < c.count) {
+    to.dbeta[c.token + thread] = dbetas[thread] + dbetas[kChunk + thread];
+  }
+  for (int i = thread; i < c.count * (s.width / 8); i += kGradientCount) {
+    const int t = i / (s.width / 8), chunk = i % (s.width / 8);
+    *reinterpret_cast<uint4*>(to.dv + (c.token + t) * s.width + chunk * 8) =
+        *reinterpret_cast<const uint4*>(shared + M::kV + Tile<Half, kWidth>::offset(t, chunk));
+  }
+  // Without beta, u does not depend on keys.
+  const float minus = x.beta ? -1 : 0;
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {  // dP and dA, with the decays of heads
+    const int i = 2 * half_row + j;
+    Sums16 p = {}, da = {};
+    if (i <= r) {
+#pragma unroll
+      for (int k = 0; k < kWidth / 16; ++k) {
+        u.right_down(right, k, i);
+        g.left(left, r, k);
+        multiply(p, left, right);
+        dv.left(left, r, k);
+        multiply(da, left, right);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int row = 16 * r + row_in(e), column = 16 * i + column_in(n, e);
+        const float decay = kFeatures ? 1 : __expf(sums[row] - sums[column]);
+        p[n][e] = column <= row ? x.scale * decay * p[n][e] : 0;
+        da[n][e] = column < row ? minus * decay * da[n][e] : 0;
+      }
+    }
+    store<Panel<kChunk>>(shared + M::kN, p, r, i);
+    store<Panel<kChunk>>(shared + M::kA, da, r, i);
+  }
+
+  HalfRow<kWidth> dq = {}, row = {}, column = {};
+#pragma unroll
+  for (int k = 0; k < kWidth / 16; ++k) {
+    uint32_t of_g[4], of_dv[4], of_u[4];
+    g.left(of_g, r, k);
+    dv.left(of_dv, r, k);
+    u.left_down(of_u, k, r);
+#pragma unroll
+    for (int j = 0; j < blocks; ++j) {
+      state.right_down(right, k, first + j);
+      multiply(dq[j], of_g, right);
+      multiply(row[j], of_dv, right);
+      dstate.right_down(right, k, first + j);
+      multiply(column[j], of_u, right);
+    }
+  }
+  float total = 0;  // k . column
+#pragma unroll
+  for (int j = 0; j < blocks; ++j) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      float2 sum = {};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int t = 16 * r + lane() / 4 + 8 * half;
+        const int place = RowTile<kWidth>::word(2 * r + half, 2 * (first + j) + n);
+        const float2 key = unpack(word_at(shared, M::kKeys + place));
+        float2 b, f;
+        if constexpr (kFeatures) {
+          b = unpack(word_at(shared, M::kDecays + place));
+          f = unpack(word_at(shared, M::kDecays + M::kTileBytes + place));
+        } else {
+          b.x = b.y = __expf(sums[t]);
+          f.x = f.y = __expf(sums[kChunk - 1] - sums[t]);
+        }
+        dq[j][n][2 * half] *= x.scale * b.x;
+        dq[j][n][2 * half + 1] *= x.scale * b.y;
+        row[j][n][2 * half] *= minus * b.x;
+        row[j][n][2 * half + 1] *= minus * b.y;
+        column[j][n][2 * half] *= f.x;
+        column[j][n][2 * half + 1] *= f.y;
+        sum.x += key.x * column[j][n][2 * half];
+        sum.y += key.y * column[j][n][2 * half + 1];
+      }
+      if constexpr (kFeatures) {
+        for (int step = 4; step < kWarp; step *= 2) {
+          sum.x += __shfl_xor_sync(~0u, sum.x, step);
+          sum.y += __shfl_xor_sync(~0u, sum.y, step);
+        }
+        if (lane() < 4) {
+          const int d = 16 * (first + j) + column_in(n, 0);
+          *reinterpret_cast<float2*>(with_columns + r * kWidth + d) = sum;
+        }
+      } else {
+        total += sum.x + sum.y;
+      }
+    }
+  }
+  if constexpr (!kFeatures) {
+    total = sum_over_lanes(total);
+    if (lane() == 0) totals[warp()] = total;
+  }
+  for (int d = warp(); d < kWidth / 8;
+       d += kGradientCount / kWarp) {  // S . dS of features 8 d to 8 d + 7
+    float2 sum = {};
+#pragma unroll
+    for (int m = 0; m < kWidth / 8; ++m) {
+      const int place = Panel<kWidth>::word(m, d);
+      const float2 one = unpack(word_at(shared, M::kState + place));
+      const float2 other = unpack(word_at(shared, M::kDState + place));
+      sum.x += one.x * other.x;
+      sum.y += one.y * other.y;
+    }
+    for (int step = 4; step < kWarp; step *= 2) {
+      sum.x += __shfl_xor_sync(~0u, sum.x, step);
+      sum.y += __shfl_xor_sync(~0u, sum.y, step);
+    }
+    if (lane() < 4) *reinterpret_cast<float2*>(with_states + 8 * d + 2 * lane()) = sum;
+  }
+  __syncthreads();
+
+  const Panel<kChunk> dp(base + M::kN), da(base + M::kA);
+  if constexpr (kFeatures) {
+    add_levels<kWidth>(c, shared, dq, row, column);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {  // pairs of a token with itself
+      const int t = 16 * r + lane() / 4 + 8 * half;
+      const float of_self = widen(half_at(shared, M::kN + Panel<kChunk>::element(t, t)));
+#pragma unroll
+      for (int j = 0; j < blocks; ++j) {
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          const int place = RowTile<kWidth>::word(2 * r + half, 2 * (first + j) + n);
+          const float2 key = unpack(word_at(shared, M::kKeys + place));
+          const float2 query = unpack(word_at(shared, M::kQueries + place));
+          dq[j][n][2 * half] += of_self * key.x;
+          dq[j][n][2 * half + 1] += of_self * key.y;
+          column[j][n][2 * half] += of_self * query.x;
+          column[j][n][2 * half + 1] += of_self * query.y;
+        }
+      }
+    }
+    __syncthreads();
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      uint32_t of_a[4];
+      if (i <= r) {
+        dp.left(left, r, i);
+        da.left(of_a, r, i);
+#pragma unroll
+        for (int j = 0; j < blocks; ++j) {
+          keys.right_down(right, i, first + j);
+          multiply(dq[j], left, right);
+          multiply(row[j], of_a, right);
+        }
+      }
+      if (i >= r) {
+        dp.left_down(left, i, r);
+        da.left_down(of_a, i, r);
+#pragma unroll
+        for (int j = 0; j < blocks; ++j) {
+          queries.right_down(right, i, first + j);
+          multiply(column[j], left, right);
+          keys.right_down(right, i, first + j);
+          multiply(column[j], of_a, right);
+        }
+      }
+    }
+  }
+
+  auto* const dg_terms = reinterpret_cast<float*>(shared + M::kU);  // [64][kDgRow]
+  const int64_t key_token = (int64_t{at.b} * s.heads + key_head) * s.length + at.first;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int t = 16 * r + lane() / 4 + 8 * half;
+    float of_token = 0;
+#pragma unroll
+    for (int j = 0; j < blocks; ++j) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const int d = 16 * (first + j) + column_in(n, 0);
+        const int place = RowTile<kWidth>::word(2 * r + half, 2 * (first + j) + n);
+        const float2 key = unpack(word_at(shared, M::kKeys + place));
+        const float2 query = unpack(word_at(shared, M::kQueries + place));
+        const float2 of_q{dq[j][n][2 * half], dq[j][n][2 * half + 1]};
+        const float2 of_row{row[j][n][2 * half], row[j][n][2 * half + 1]};
+        const float2 of_column{column[j][n][2 * half], column[j][n][2 * half + 1]};
+        const float2 term{query.x * of_q.x + key.x * (of_row.x - of_column.x),
+                          query.y * of_q.y + key.y * (of_row.y - of_column.y)};
+        if constexpr (kFeatures) {
+          *reinterpret_cast<float2*>(dg_terms + t * M::kDgRow + d) = term;
+        } else {
+          of_token += term.x + term.y;
+        }
+        if (t >= c.count || d >= s.depth) continue;
+        const float2 of_k{of_row.x + of_column.x, of_row.y + of_column.y};
+        if (to.parts) {
+          const int64_t place_of = (c.token + t) * s.depth + d;
+          *reinterpret_cast<float2*>(to.parts + place_of) = of_q;
+          *reinterpret_cast<float2*>(to.parts + to.part_size + place_of) = of_k;
+        } else {
+          word_at(to.dq + (key_token + t) * s.depth + d, 0) = Operand<Half>::pack(of_q.x, of_q.y);
+          word_at(to.dk + (key_token + t) * s.depth + d, 0) = Operand<Half>::pack(of_k.x, of_k.y);
+        }
+      }
+    }
+    if constexpr (!kFeatures) {
+      of_token = sum_over_quad(of_token);
+      if (lane() % 4 == 0) tokens[half_row * kChunk + t] = of_token;
+    }
+  }
+  if (!to.dg) return;
+  __syncthreads();
+  if constexpr (kFeatures) {
+    if (thread >= s.depth) return;
+    float sum = x.arrays.e[index * kWidth + thread] * with_states[thread];
+    for (int i = 0; i < 4; ++i) sum += with_columns[i * kWidth + thread];
+    for (int t = c.count - 1; t >= 0; --t) {
+      to.dg[c.gate(t, thread)] = sum += dg_terms[t * M::kDgRow + thread];
+    }
+  } else if (warp() == 0) {
+    float last = 0;
+    for (int d = lane(); d < kWidth; d += kWarp) last += with_states[d];
+    last = sum_over_lanes(last) * __expf(sums[kChunk - 1]);
+    for (int i = 0; i < kGradientCount / kWarp; ++i) last += totals[i];
+    for (int t = lane(); t < kChunk; t += kWarp) tokens[t] += tokens[kChunk + t];
+    __syncwarp();
+    running_sums(tokens, true);
+    for (int t = lane(); t < c.count; t += kWarp) to.dg[c.token + t] = tokens[t] + last;
+  }
+}
+
+/// The sum of `group` heads' parts, two numbers a thread.
+__global__ void __launch_bounds__(kGradientCount)
+    join_kernel(const float* parts, Half* to, int64_t pairs, int64_t pairs_of_head, int group) {
+  const int64_t i = int64_t{blockIdx.x} * kGradientCount + threadIdx.x;
+  if (i >= pairs) return;
+  const int64_t head = i / pairs_of_head, pair = i % pairs_of_head;
+  float2 sum = {};
+  for (int g = 0; g < group; ++g) {
+    const float2 one =
+        reinterpret_cast<const float2*>(parts)[(head * group + g) * pairs_of_head + pair];
+    sum.x += one.x;
+    sum.y += one.y;
+  }
+  word_at(to + 2 * i, 0) = Operand<Half>::pack(sum.x, sum.y);
+}
+
+}  // namespace
+
+template <int kWidth>
+void run_gradients(const KernelContext& context, const Call& call, const Results& to) {
+  const Sizes& s = call.sizes;
+  const int64_t blocks = s.slots * s.value_heads;
+  if (s.gates > 1) {
+    launch<gradient_kernel<kWidth, true>>(context, blocks, kGradientCount,
+                                          GradientShared<kWidth, true>::kBytes, call, to);
+  } else {
+    launch<gradient_kernel<kWidth, false>>(context, blocks, kGradientCount,
+                                           GradientShared<kWidth, false>::kBytes, call, to);
+  }
+  if (!to.parts) return;
+  const int group = s.value_heads / s.heads;
+  const int64_t pairs = to.part_size / group / 2, of_head = int64_t{s.length} * s.depth / 2;
+  for (const bool keys : {false, true}) {
+    launch<join_kernel>(context, ceil_div(pairs, kGradientCount), kGradientCount, 0,
+                        static_cast<const float*>(to.parts + (keys ? to.part_size : 0)),
+                        keys ? to.dk : to.dq, pairs, of_head, group);
+  }
+}
+
+template void run_gradients<64>(const KernelContext&, const Call&, const Results&);
+template void run_gradients<128>(const KernelContext&, const Call&, const Results&);
+
+int gradient_bytes(int width, bool features) {
+  if (width == 64)
+    return features ? GradientShared<64, true>::kBytes : GradientShared<64, false>::kBytes;
+  return features ? GradientShared<128, true>::kBytes : GradientShared<128, false>::kBytes;
+}
+
+}  // namespace sash::cuda::delta

@@ -1,0 +1,388 @@
+#include "mma.cuh"
+
+/// W, F, Q, U, P and e: a block of threads for each chunk of each value head. Each warp has 16 rows
+/// of the products.
+///
+/// With a decay for each head, P and A are products of the rows times exp(G[t] - G[i]), G the
+/// running sum of g: at most 0, and no difference that matters is of numbers above 200 x 64. With a
+/// decay for each feature, they are sums over the levels of `each_decay_of_level`.
+namespace sash::cuda::delta {
+namespace {
+
+constexpr int kCount = 128;            // threads
+constexpr int kLowerRow = kChunk + 4;  // floats of a row of beta A
+
+template <int kWidth, bool kFeatures>
+struct PrepareShared {
+  static constexpr int kTileBytes = RowTile<kWidth>::kBytes;
+  static constexpr int kQueries = kTileBytes, kValues = 2 * kTileBytes;
+  static constexpr int kLevels = 3 * kTileBytes;  // keys, then queries, with decays of a level
+  static constexpr int kLower = kLevels + (kFeatures ? 2 : 0) * kTileBytes;  // beta A, float
+  static constexpr int kInverse = kLower + kChunk * kLowerRow * 4;           // N, a panel
+  static constexpr int kCorner = kInverse + kChunk * kChunk * 2;  // beta A, rows 32 on, columns
+  static constexpr int kProduct = kCorner + 32 * 32 * 2;          // below 32; that times N
+  static constexpr int kSums = kProduct + 32 * 32 * 2;            // G
+  static constexpr int kBetas = kSums + kChunk * 4;               // of keys, of values
+  static constexpr int kBytes = kBetas + 2 * kChunk * 4;
+};
+
+/// The products of 16 queries, and of 16 keys, with 16 keys.
+template <int kWidth>
+__device__ void add_products(Sums16& p, Sums16& a, const RowTile<kWidth>& queries,
+                             const RowTile<kWidth>& keys, int r, int c) {
+#pragma unroll
+  for (int k = 0; k < kWidth / 16; ++k) {
+    uint32_t query[4], key[4], other[4];
+    queries.left(query, r, k);
+    keys.left(key, r, k);
+    keys.right(other, c, k);
+    multiply(p, query, other);
+    multiply(a, key, other);
+  }
+}
+
+/// Adds the sums at places (row, column) for which `here` is true.
+template <class F>
+__device__ void add_where(Sums16& to, const Sums16& sums, const F& here) {
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) to[n][e] += here(row_in(e), column_in(n, e)) ? sums[n][e] : 0;
+  }
+}
+
+struct Element {
+  float decay, key, query;
+};
+
+/// Calls f(each) for each eight tokens; each(g) calls g(token, number in the group).
+template <class F>
+__device__ void each_group(const F& f) {
+#pragma unroll
+  for (int first = 0; first < kChunk; first += 8) {
+    f([&](const auto& g) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) g(first + j, j);
+    });
+  }
+}
+
+/// Writes the rows of a tile as a panel, times a factor for each row.
+template <int kWidth, int kThreadCount, class F>
+__device__ void write_panel(Half* to, const unsigned char* tile, int thread, const F& factor) {
+  using X = Tile<Half, kWidth>;
+  constexpr int across = kWidth / 16;
+#pragma unroll 4
+  for (int i = thread; i < kChunk * kWidth / 8; i += kThreadCount) {
+    const int block = i / 32, row = block / across * 16 + i % 32 / 16 * 8 + i % 8;
+    const int chunk = block % across * 2 + i / 8 % 2;
+    auto eight = *reinterpret_cast<const uint4*>(tile + X::offset(row, chunk));
+    const float by = factor(row);
+    for (uint32_t* word : {&eight.x, &eight.y, &eight.z, &eight.w}) {
+      const float2 pair = unpack(*word);
+      *word = Operand<Half>::pack(pair.x * by, pair.y * by);
+    }
+    reinterpret_cast<uint4*>(to)[i] = eight;
+  }
+}
+
+/// The inverse of 32 rows and columns of I + beta A from `first` on: a lane has a column.
+__device__ inline void invert_32(const float* lower, unsigned char* inverse, int first) {
+  float x[32];
+#pragma unroll
+  for (int t = 0; t < 32; ++t) {
+    float sums[4] = {t == lane() ? 1.f : 0.f, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < t; i += 4) {
+      const auto four =
+          *reinterpret_cast<const float4*>(lower + (first + t) * kLowerRow + first + i);
+      const float row[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (i + j < t) sums[j] -= row[j] * x[i + j];
+      }
+    }
+    x[t] = sums[0] + sums[1] + (sums[2] + sums[3]);
+    half_at(inverse, Panel<kChunk>::element(first + t, first + lane())) = narrow<Half>(x[t]);
+  }
+}
+
+template <int kWidth, bool kFeatures>
+__global__ void __launch_bounds__(kCount, 2) prepare_kernel(const __grid_constant__ Call x) {
+  using M = PrepareShared<kWidth, kFeatures>;
+  extern __shared__ __align__(128) unsigned char shared[];
+  const int heads = x.sizes.value_heads, block = static_cast<int>(blockIdx.x), r = warp();
+  const int thread = static_cast<int>(threadIdx.x);
+  const Place at = x.sizes.place_of_slot(block / heads);
+  const Chunk<Half> c(x, at, block % heads);
+  if (c.count == 0) return;
+  const int64_t index = x.index(at, c.head);
+  const uint32_t base = shared_address(shared);
+  const RowTile<kWidth> keys(base), queries(base + M::kQueries), values(base + M::kValues);
+  auto* const sums = reinterpret_cast<float*>(shared + M::kSums);
+  auto* const of_keys = reinterpret_cast<float*>(shared + M::kBetas);
+  float* const of_values = of_keys + kChunk;
+
+  const int key_head = c.head / (heads / x.sizes.heads), end = at.first + at.count;
+  Tile<Half, kWidth>::template read<kChunk, kCount>(base, x.k.at(at.b, key_head), at.first, end);
+  Tile<Half, kWidth>::template read<kChunk, kCount>(base + M::kQueries, x.q.at(at.b, key_head),
+                                                    at.first, end);
+  Tile<Half, kWidth>::template read<kChunk, kCount>(base + M::kValues, x.v.at(at.b, c.head),
+                                                    at.first, end);
+  if (thread < kChunk) {
+    const bool inside = thread < c.count;
+    of_keys[thread] = inside && x.beta ? x.beta[c.token + thread] : 0;
+    of_values[thread] = inside ? (x.beta ? of_keys[thread] : 1) : 0;
+    if constexpr (!kFeatures) {
+      const float g = inside && x.g ? x.g[c.token + thread] : 0;
+      sums[thread] = g < kLeastGate ? kLeastGate : g;
+    }
+  }
+  wait_for_copies();
+  __syncthreads();
+  if constexpr (!kFeatures) {
+    if (r == 0) running_sums(sums, false);
+    __syncthreads();
+  }
+
+  auto* const lower = reinterpret_cast<float*>(shared + M::kLower);
+  Half* const p_of = x.arrays.p + index * (kChunk * kChunk);
+  Half* const a_of = x.arrays.a ? x.arrays.a + index * (kChunk * kChunk) : nullptr;
+  // Stores the block of P and A from column 16 `column` on.
+  const auto finish = [&](Sums16& own_p, Sums16& own_a, int column) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int t = 16 * r + row_in(e), i = 16 * column + column_in(n, e);
+        const float decay = kFeatures ? 1 : __expf(sums[t] - sums[i]);
+        own_p[n][e] = i <= t ? x.scale * decay * own_p[n][e] : 0;
+        own_a[n][e] = i < t ? decay * own_a[n][e] : 0;
+      }
+    }
+    store<Panel<kChunk>>(p_of, own_p, r, column);
+    if (a_of) store<Panel<kChunk>>(a_of, own_a, r, column);
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int t = 16 * r + row_in(e);
+        own_a[n][e] *= of_keys[t];
+        lower[t * kLowerRow + 16 * column + column_in(n, e)] = own_a[n][e];
+      }
+    }
+    if (r >= 2 && column < 2) store<Panel<32>>(shared + M::kCorner, own_a, r - 2, column);
+  };
+  Sums16 p = {}, a = {};  // of the block on the diagonal
+  float decays[kFeatures ? kChunk : 1] = {};
+  const int d = thread % kWidth;
+  [[maybe_unused]] const auto load = [&](int t) {
+    const int place = RowTile<kWidth>::element(t, d);
+    return Element{decays[t], widen(half_at(shared, place)),
+                   widen(half_at(shared, M::kQueries + place))};
+  };
+  if constexpr (kFeatures) {
+    const RowTile<kWidth> level_keys(base + M::kLevels),
+        level_queries(base + M::kLevels + M::kTileBytes);
+    load_decays(decays, c, d);
+    each_level([&]<int kHalf>() {
+      each_decay_of_level<kHalf>(load, [&](int t, float decay, const Element& at_t) {
+        const int place = RowTile<kWidth>::element(t, d);
+        if (thread < kWidth) {
+          half_at(shared, M::kLevels + place) = narrow<Half>(at_t.key * decay);
+        }
+        if (thread >= kCount - kWidth && t % (2 * kHalf) >= kHalf) {
+          half_at(shared, M::kLevels + M::kTileBytes + place) = narrow<Half>(at_t.query * decay);
+        }
+      });
+      __syncthreads();
+      const auto block_of_level = [&](int column) {
+        Sums16 own_p = {}, own_a = {};
+        add_products(own_p, own_a, level_queries, level_keys, r, column);
+        finish(own_p, own_a, column);
+      };
+      if constexpr (kHalf == 32) {
+        if (r >= 2) block_of_level(0), block_of_level(1);
+      } else if constexpr (kHalf == 16) {
+        if (r % 2 == 1) block_of_level(r - 1);
+      } else {
+        Sums16 own_p = {}, own_a = {};
+        add_products(own_p, own_a, level_queries, level_keys, r, r);
+        add_where(p, own_p, in_level<kHalf>);
+        add_where(a, own_a, in_level<kHalf>);
+      }
+      __syncthreads();
+    });
+    Sums16 own_p = {}, own_a = {};
+    add_products(own_p, own_a, queries, keys, r, r);
+    add_where(p, own_p, [](int t, int i) { return t == i; });
+  } else {
+#pragma unroll 1
+    for (int column = 0; column < r; ++column) {
+      Sums16 own_p = {}, own_a = {};
+      add_products(own_p, own_a, queries, keys, r, column);
+      finish(own_p, own_a, column);
+    }
+    add_products(p, a, queries, keys, r, r);
+  }
+  finish(p, a, r);
+#pragma unroll 1
+  for (int column = r + 1; column < 4; ++column) {
+    Sums16 zero = {};
+    store<Panel<kChunk>>(p_of, zero, r, column);
+    if (a_of) store<Panel<kChunk>>(a_of, zero, r, column);
+  }
+
+  Half* const f_of = x.arrays.f + index * (kChunk * kWidth);
+  Half* const q_of = x.arrays.q + index * (kChunk * kWidth);
+  if constexpr (kFeatures) {
+    // b k and f k in the place of the levels, scale b q in that of q.
+    float decay = 1;
+    each_group([&](const auto& each) {
+      Element group[8];
+      each([&](int t, int j) { group[j] = load(t); });
+      each([&](int t, int j) {
+        decay *= group[j].decay;
+        const int place = RowTile<kWidth>::element(t, d);
+        if (thread < kWidth) {
+          half_at(shared, M::kLevels + place) = narrow<Half>(group[j].key * decay);
+        }
+        if (thread >= kCount - kWidth) {
+          half_at(shared, M::kQueries + place) = narrow<Half>(group[j].query * (x.scale * decay));
+        }
+      });
+    });
+    if (thread < kWidth) {
+      x.arrays.e[index * kWidth + d] = decay;
+      decay = 1;
+      each_group([&](const auto& each) {
+        Element group[8];
+        each([&](int t, int j) { group[j] = load(kChunk - 1 - t); });
+        each([&](int t, int j) {
+          half_at(shared,
+                  M::kLevels + M::kTileBytes + RowTile<kWidth>::element(kChunk - 1 - t, d)) =
+              narrow<Half>(group[j].key * decay);
+          decay *= group[j].decay;
+        });
+      });
+    }
+  } else {
+    if (thread < kWidth) x.arrays.e[index * kWidth + thread] = __expf(sums[kChunk - 1]);
+  }
+  __syncthreads();
+  if (r < 2) {
+    invert_32(lower, shared + M::kInverse, 32 * r);
+  } else if constexpr (kFeatures) {
+    const auto one = [](int) { return 1.f; };
+    write_panel<kWidth, 64>(f_of, shared + M::kLevels + M::kTileBytes, thread - 64, one);
+    write_panel<kWidth, 64>(q_of, shared + M::kQueries, thread - 64, one);
+  } else {
+    write_panel<kWidth, 64>(f_of, shared, thread - 64,
+                            [&](int t) { return __expf(sums[kChunk - 1] - sums[t]); });
+    write_panel<kWidth, 64>(q_of, shared + M::kQueries, thread - 64,
+                            [&](int t) { return x.scale * __expf(sums[t]); });
+  }
+  __syncthreads();
+  // The rest of N: below the diagonal blocks, minus the lower block times A beta times the upper.
+  const Panel<kChunk> inverse(base + M::kInverse);
+  if (r >= 2) {
+    const Panel<32> corner(base + M::kCorner);
+    Sums16 sum[2] = {};
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      uint32_t left[4], right[4];
+      corner.left(left, r - 2, k);
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        inverse.right_down(right, k, n);
+        multiply(sum[n], left, right);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n) store<Panel<32>>(shared + M::kProduct, sum[n], r - 2, n);
+  }
+  __syncthreads();
+  if (r >= 2) {
+    const Panel<32> product(base + M::kProduct);
+    Sums16 below[2] = {};
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      if (k + 2 > r) continue;
+      uint32_t left[4], right[4];
+      inverse.left(left, r, k + 2);
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        product.right_down(right, k, n);
+        multiply(below[n], left, right);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n) store<Panel<kChunk>>(shared + M::kInverse, below[n], r, n, -1);
+  }
+  if constexpr (!kFeatures) {
+    // From here on beta of keys also has b.
+    if (thread < kChunk) of_keys[thread] *= __expf(sums[thread]);
+  }
+  __syncthreads();
+  if (x.arrays.n) {
+    auto* const to = reinterpret_cast<uint4*>(x.arrays.n + index * (kChunk * kChunk));
+    const auto* const from = reinterpret_cast<const uint4*>(shared + M::kInverse);
+    for (int i = thread; i < kChunk * kChunk / 8; i += kCount) to[i] = from[i];
+  }
+
+  const RowTile<kWidth> decayed_keys(base + (kFeatures ? M::kLevels : 0));
+  Sums16 w[kWidth / 16] = {};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (i > r) continue;
+    uint32_t left[4], right[4];
+    inverse.left(left, r, i);
+    scale_columns(left, of_keys + 16 * i);
+#pragma unroll
+    for (int n = 0; n < kWidth / 16; ++n) {
+      decayed_keys.right_down(right, i, n);
+      multiply(w[n], left, right);
+    }
+  }
+  Half* const w_of = x.arrays.w + index * (kChunk * kWidth);
+#pragma unroll
+  for (int n = 0; n < kWidth / 16; ++n) store<Panel<kWidth>>(w_of, w[n], r, n);
+
+  Half* const u_of = x.arrays.u + index * (kWidth * kChunk);
+#pragma unroll 1
+  for (int m = r; m < kWidth / 16; m += 4) {
+    Sums16 u[4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      uint32_t left[4], right[4];
+      values.left_down(left, i, m);
+      scale_columns(left, of_values + 16 * i);
+#pragma unroll
+      for (int t = i; t < 4; ++t) {
+        inverse.right(right, t, i);
+        multiply(u[t], left, right);
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < 4; ++t) store<Panel<kChunk>>(u_of, u[t], m, t);
+  }
+}
+
+}  // namespace
+
+template <int kWidth>
+void prepare(const KernelContext& context, const Call& call) {
+  const int64_t blocks = call.sizes.slots * call.sizes.value_heads;
+  if (call.sizes.gates > 1) {
+    launch<prepare_kernel<kWidth, true>>(context, blocks, kCount,
+                                         PrepareShared<kWidth, true>::kBytes, call);
+  } else {
+    launch<prepare_kernel<kWidth, false>>(context, blocks, kCount,
+                                          PrepareShared<kWidth, false>::kBytes, call);
+  }
+}
+
+template void prepare<64>(const KernelContext&, const Call&);
+template void prepare<128>(const KernelContext&, const Call&);
+
+}  // namespace sash::cuda::delta
