@@ -33,6 +33,8 @@ std::vector<Case> cases(sash::Device device, DType dtype) {
       continue;
     }
     for (const int64_t dim : {64, 128}) {
+      for (const int64_t length : {16384, 65536})
+        all.push_back({1, 16, length, dim, causal, dtype});
       for (const int64_t length : {2048, 4096, 8192, 16384}) {
         all.push_back({4, 16, length, dim, causal, dtype});
       }

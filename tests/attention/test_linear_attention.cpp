@@ -13,6 +13,7 @@
 #include "../support/attention/row_errors.h"
 #include "../support/devices.h"
 #include "../support/expect_error.h"
+#include "../support/scopes.h"
 
 using namespace sash;
 using namespace sash::testing;
@@ -97,6 +98,30 @@ void check_values(Device device) {
         }
       }
     }
+  }
+}
+
+// Against the composite in float64 on the same device, over several segments of the kernels of
+// sm_90. Rows of q, k and v lie apart, as they do in packed projections.
+void check_segments(Device device, const Sizes& s, bool lengths, const Tensor& g_rows = {}) {
+  CAPTURE(s.queries);
+  CAPTURE(s.depth);
+  manual_seed(9);
+  const DType dtype = DType::bfloat16;
+  Inputs x(s, dtype, device);
+  for (Tensor* t : {&x.q, &x.k, &x.v, &x.g}) *t = t->transpose(1, 2).contiguous().transpose(1, 2);
+  if (g_rows.defined()) x.g = g_rows.to(dtype).to(device).expand(x.g.shape());
+  LinearAttentionOptions options{.causal = true};
+  if (lengths) {
+    options.key_lengths = tensor<int32_t>({static_cast<int32_t>(s.keys - 700)}).to(device);
+  }
+  const Answer found = answer(linear_attention, x, options, x.q.options());
+  const Answer expected =
+      answer(composite::linear_attention, x, options, {.dtype = DType::float64, .device = device});
+  check_rows("out", found.out, expected.out, tolerance(dtype));
+  for (size_t i = 0; i < 3; ++i) {
+    check_rows(std::vector<std::string>({"dq", "dk", "dv"})[i], found.gradients[i],
+               expected.gradients[i], 2 * tolerance(dtype));
   }
 }
 
@@ -202,6 +227,24 @@ void check_lengths_errors(Device device) {
 
 TEST_CASE_TEMPLATE("linear attention: values and gradients over several chunks", On, Cpu, Cuda) {
   if (!missing(On::device)) check_values(On::device);
+}
+
+TEST_CASE("linear attention: values and gradients on CUDA, without the kernels of sm_90") {
+  if (missing(kCUDA)) return;
+  const Environment kernel("SASH_ATTENTION_KERNEL", "mma");
+  check_values(kCUDA);
+}
+
+TEST_CASE_TEMPLATE("linear attention: values and gradients over several segments", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  check_segments(On::device, {1, 2, 1, 1500, 1500, 64, 64}, true);
+  check_segments(On::device, {1, 1, 1, 1100, 1100, 104, 128}, false);
+  // A cotangent whose rows are one row in memory, which copies by TMA do not take.
+  check_segments(On::device, {1, 1, 1, 600, 600, 64, 64}, false, randn({64}));
+  if (On::device == kCPU) return;
+  check_segments(On::device, {1, 4, 2, 4500, 4500, 64, 64}, true);
+  check_segments(On::device, {1, 3, 1, 4130, 4130, 128, 128}, true);
+  check_segments(On::device, {1, 2, 2, 17000, 17000, 128, 64}, false);
 }
 
 TEST_CASE_TEMPLATE("linear attention: sums beyond the range of float16", On, Cpu, Cuda) {

@@ -28,12 +28,14 @@ struct alignas(1024) Tile {
   __device__ uint32_t address() const { return shared_address(element); }
 
   /// Elements [8 chunk, 8 chunk + 8) of a row.
-  __device__ uint4 read(int row, int chunk) const {
+  __device__ uint4& at(int row, int chunk) {
     constexpr int chunks = kSlab / 8;
     const int place = (chunk ^ row / (8 / chunks)) % chunks;
-    const auto* slab =
-        reinterpret_cast<const unsigned char*>(element) + chunk / chunks * kSlabBytes;
-    return *reinterpret_cast<const uint4*>(slab + row * kRowBytes + place * 16);
+    auto* const slab = reinterpret_cast<unsigned char*>(element) + chunk / chunks * kSlabBytes;
+    return *reinterpret_cast<uint4*>(slab + row * kRowBytes + place * 16);
+  }
+  __device__ uint4 read(int row, int chunk) const {
+    return const_cast<Tile*>(this)->at(row, chunk);
   }
 };
 

@@ -3,6 +3,7 @@
 
 #include "../../../tensor/kernels/memory.h"
 #include "../attention/common/limits.h"
+#include "hopper.h"
 #include "mma.h"
 #include "simple.h"
 
@@ -10,19 +11,32 @@
 namespace sash::cuda {
 namespace {
 
-/// Whether tensor cores are to be used; SASH_ATTENTION_KERNEL=simple, for tests, says no.
-template <class... Views>
-bool on_tensor_cores(const KernelContext& context, const Views&... x) {
-  const char* name = std::getenv("SASH_ATTENTION_KERNEL");
-  return !(name && std::string_view(name) == "simple") && linear::mma_takes(context, x...);
+/// The kernels for a call. SASH_ATTENTION_KERNEL=mma or simple, for tests, names the first that may
+/// run.
+enum class Kernels { hopper, mma, simple };
+
+Kernels kernels_for(const KernelContext& context, const linear::Inputs& x,
+                    const linear::Params& params) {
+  const char* text = std::getenv("SASH_ATTENTION_KERNEL");
+  const std::string_view name = text ? text : "";
+  if (name != "simple" && name != "mma" && linear::hopper_takes(context, x, params)) {
+    return Kernels::hopper;
+  }
+  return name != "simple" && linear::mma_takes(context, x) ? Kernels::mma : Kernels::simple;
 }
 
 void forward(KernelContext& context, const linear::Inputs& x, const linear::Params& params,
              View out, View den) {
   if (den.numel() == 0) return;
   check_extents("linear_attention", x.q, x.k);
-  if (on_tensor_cores(context, x)) return linear::mma_forward(context, x, params, out, den);
-  linear::simple_forward(context, x, params, out, den);
+  switch (kernels_for(context, x, params)) {
+    case Kernels::hopper:
+      return linear::hopper_forward(context, x, params, out, den);
+    case Kernels::mma:
+      return linear::mma_forward(context, x, params, out, den);
+    case Kernels::simple:
+      return linear::simple_forward(context, x, params, out, den);
+  }
 }
 
 void backward(KernelContext& context, const linear::Inputs& x, const linear::Params& params,
@@ -34,15 +48,24 @@ void backward(KernelContext& context, const linear::Inputs& x, const linear::Par
     return;
   }
   check_extents("linear_attention", x.q, x.k);
-  if (on_tensor_cores(context, x, grads)) {
-    return linear::mma_backward(context, x, params, grads);
+  const Kernels before = kernels_for(context, x, params);
+  if (before == Kernels::hopper && linear::hopper_takes(grads)) {
+    return linear::hopper_backward(context, x, params, grads);
   }
-  linear::simple_backward(context, x, params, grads);
+  linear::Params own = params;
+  if (before == Kernels::hopper) own.kept = nullptr;  // the states of other chunks
+  if (before != Kernels::simple && linear::mma_takes(context, x, grads)) {
+    return linear::mma_backward(context, x, own, grads);
+  }
+  linear::simple_backward(context, x, own, grads);
 }
 
 void kept_bytes(KernelContext& context, const linear::Inputs& x, const linear::Params& params,
                 int64_t& bytes) {
-  bytes = on_tensor_cores(context, x) ? linear::mma_kept_bytes(x, params) : 0;
+  const Kernels kind = kernels_for(context, x, params);
+  bytes = kind == Kernels::hopper ? linear::hopper_kept_bytes(x)
+          : kind == Kernels::mma  ? linear::mma_kept_bytes(x, params)
+                                  : 0;
 }
 
 }  // namespace
