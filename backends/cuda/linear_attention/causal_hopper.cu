@@ -62,8 +62,9 @@ __global__ void __launch_bounds__(kThreads<width>, 128 / width)
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char memory[];
   const int parts = 2 + x.p.group();
-  const int part = static_cast<int>(blockIdx.x) % parts;
-  const TilePosition at(static_cast<int>(blockIdx.x) / parts, x.segments, x.p.key_heads);
+  const int index = static_cast<int>(blockIdx.x), units = static_cast<int>(gridDim.x) / parts;
+  const int part = x.apart ? index / units : index % parts;
+  const TilePosition at(x.apart ? index % units : index / parts, x.segments, x.p.key_heads);
   if (part == 0) return run_pass<Pass::dk, width>(x, at.b, at.h, at.tile, memory);
   if (part == 1) return run_pass<Pass::dv, width>(x, at.b, at.h, at.tile, memory);
   run_pass<Pass::dq, width>(x, at.b, at.h * x.p.group() + part - 2, at.tile, memory);
@@ -105,7 +106,8 @@ CausalCall make_call(const Inputs& x, const Params& params, View den) {
           .key_states = nullptr,
           .query_states = nullptr,
           .segment = segment_of(x.k.shape[2]),
-          .segments = segments_of(x)};
+          .segments = segments_of(x),
+          .apart = std::getenv("SASH_LINEAR_APART") != nullptr};
 }
 
 template <class F>
