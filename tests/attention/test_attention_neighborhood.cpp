@@ -98,6 +98,10 @@ const std::vector<Grid> kGrids{
     {{9, 13}, {4, 5}, {}, {2, 3}, {true, false}},
     {{12, 11}, {3, 4}, {2, 1}, {3, 4}, {false, true}},
     {{5, 6, 7}, {3, 4, 3}, {1, 1, 2}, {2, 4, 1}, {true, false, true}},
+    // Lines as long as blocks, so that blocks of several lines are alike.
+    {{6, 64}, {3, 9}},
+    {{5, 70}, {2, 8}, {2, 3}},
+    {{2, 3, 64}, {2, 3, 11}, {}, {}, {true, false, false}},
 };
 
 void check_attention(const Grid& grid, Device device) {

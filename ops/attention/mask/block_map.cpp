@@ -198,13 +198,29 @@ class Compiler {
   }
 
   void add_block(MaskHead head, int64_t row, IndexRange queries, int64_t n, bool full) {
-    if (!full || keys().is_ragged(n)) {
-      const int64_t pairs = read_tile(head, queries, keys().of(n));
-      if (pairs == 0) return;
-      full = pairs == queries.size() * kBlockKeys;
+    const int32_t tile =
+        full && !keys().is_ragged(n) ? kFull : numbered_tile(head, queries, keys().of(n));
+    if (tile == kEmpty) return;
+    entries_.push_back({static_cast<int32_t>(row), static_cast<int32_t>(n), tile});
+  }
+
+  // The tile of a block, kFull or kEmpty. Blocks of the same number are read once.
+  int32_t numbered_tile(MaskHead head, IndexRange queries, IndexRange keys) {
+    if (queries.size() < map_.query_rows || keys.size() < kBlockKeys) {
+      return tile_of(head, queries, keys);
     }
-    entries_.push_back(
-        {static_cast<int32_t>(row), static_cast<int32_t>(n), full ? -1 : tiles_.add(tile_)});
+    const std::optional<uint64_t> number = mask_.tile_number(queries, keys);
+    if (!number) return tile_of(head, queries, keys);
+    if (*number == 0) return kEmpty;
+    const auto [known, added] = numbered_.try_emplace(*number);
+    if (added) known->second = tile_of(head, queries, keys);
+    return known->second;
+  }
+
+  int32_t tile_of(MaskHead head, IndexRange queries, IndexRange keys) {
+    const int64_t pairs = read_tile(head, queries, keys);
+    if (pairs == 0) return kEmpty;
+    return pairs == queries.size() * kBlockKeys ? kFull : tiles_.add(tile_);
   }
 
   // Fills tile_; the number of its visible pairs.
@@ -318,10 +334,13 @@ class Compiler {
     return words;
   }
 
+  static constexpr int32_t kFull = -1, kEmpty = -2;  // instead of a tile
+
   BoundMask mask_;
   MaskShape shape_;
   std::optional<KeyWindow> window_;
   BitTiles tiles_;
+  std::unordered_map<uint64_t, int32_t> numbered_;
   kernels::BlockMap map_;
   std::vector<uint64_t> tile_;
   std::vector<Entry> entries_;

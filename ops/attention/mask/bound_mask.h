@@ -22,6 +22,12 @@ class BoundMask {
   int64_t read_tile(MaskHead head, IndexRange queries, IndexRange keys,
                     std::span<uint64_t> rows) const;
 
+  /// `MaskRule::tile_number`, if the expression is one part.
+  std::optional<uint64_t> tile_number(IndexRange queries, IndexRange keys) const {
+    if (steps_.size() > 1) return std::nullopt;
+    return steps_[0].rule->tile_number(queries, keys);
+  }
+
   /// Calls f(blocks, coverage) for the visible blocks of 64 among the keys [0, `keys`), ascending.
   /// A run of fully visible blocks is one call; each partly visible block is one call.
   template <class F>

@@ -9,6 +9,8 @@ namespace sash {
 namespace {
 
 constexpr size_t kMostAxes = 3;
+constexpr int kCoordinateBits = 20;  // an axis has at most 2^20 coordinates
+constexpr int64_t kMostPairs = 64 - 2 * kCoordinateBits;
 
 /// An axis of the grid.
 struct Axis {
@@ -76,6 +78,30 @@ class NeighborhoodRule final : public MaskRule {
         query += count;
       }
     }
+  }
+  // What a query sees of a line depends on its place along the line, if it sees the line at all.
+  std::optional<uint64_t> tile_number(IndexRange queries, IndexRange keys) const override {
+    const size_t last = axes_.size() - 1;
+    const int64_t length = axes_[last].extent;
+    const auto line_of = [&](int64_t token) { return token / length; };
+    const IndexRange of_queries{line_of(queries.first), line_of(queries.past - 1) + 1};
+    const IndexRange of_keys{line_of(keys.first), line_of(keys.past - 1) + 1};
+    if (of_queries.size() * of_keys.size() > kMostPairs) return std::nullopt;
+    uint64_t seen = 0;  // a bit for each pair of lines
+    for (int64_t line = of_queries.first; line < of_queries.past; ++line) {
+      const Point at = point_of(line * length);
+      for (int64_t to = of_keys.first; to < of_keys.past; ++to) {
+        const Point other = point_of(to * length);
+        bool sees = true;
+        for (size_t i = 0; i < last; ++i) sees = sees && sees_along(i, at[i], other[i]);
+        seen = 2 * seen + (sees ? 1 : 0);
+      }
+    }
+    const auto along = [&](IndexRange tokens) {
+      return static_cast<uint64_t>(tokens.first % length);
+    };
+    if (seen == 0) return 0;
+    return (seen << kCoordinateBits | along(queries)) << kCoordinateBits | along(keys);
   }
 
  private:
@@ -197,7 +223,7 @@ AttentionMask AttentionMask::neighborhood(const std::vector<int64_t>& extent,
     const Axis axis{extent[i], kernel[i], dilation.empty() ? 1 : dilation[i],
                     stride.empty() ? 1 : stride[i], !causal.empty() && causal[i]};
     const bool fits = axis.kernel >= 1 && axis.dilation >= 1 && axis.stride >= 1 &&
-                      axis.stride <= axis.kernel && axis.extent <= (1 << 20) &&
+                      axis.stride <= axis.kernel && axis.extent <= int64_t{1} << kCoordinateBits &&
                       axis.kernel <= axis.extent / axis.dilation;
     if (!fits) {
       throw ValueError(kMask,

@@ -64,6 +64,10 @@ class MaskRule {
       *rows++ = row_bits(head, query, key);
     }
   }
+  /// A number of what the queries see of at most 64 keys: where it is the same for as many queries
+  /// and as many keys, so are the visible pairs; 0 if there are none. Nullopt if the rule has no
+  /// such number.
+  virtual std::optional<uint64_t> tile_number(IndexRange, IndexRange) const { return std::nullopt; }
 };
 
 /// Visibility that depends only on the positions of query and key.
