@@ -76,9 +76,10 @@ struct RowTile {
 
   __device__ explicit RowTile(uint32_t shared) : left_(X::left(shared)), right_(X::right(shared)) {}
 
-  /// Bytes to an element, and to this lane's word of a matrix.
-  static __device__ int element(int row, int column) {
-    return static_cast<int>(X::offset(row, column / 8)) + column % 8 * 2;
+  /// Bytes to element (first + j, column), `first` a multiple of 8, and to this lane's word of a
+  /// matrix.
+  static __device__ int element(int first, int j, int column) {
+    return first * X::kRowBytes + static_cast<int>(X::offset(j, column / 8)) + column % 8 * 2;
   }
   static __device__ int word(int r, int c) {
     return static_cast<int>(X::offset(8 * r + lane() / 4, c)) + lane() % 4 * 4;
@@ -157,11 +158,15 @@ __device__ inline void scale_columns(uint32_t (&a)[4], const float* factors) {
   }
 }
 
-/// Starts to copy a contiguous array, whose size is a multiple of 16 bytes.
-template <int kThreadCount>
-__device__ void copy_array(uint32_t to, const void* from, int bytes) {
-  for (int i = static_cast<int>(threadIdx.x) * 16; i < bytes; i += kThreadCount * 16) {
-    copy_async(to + static_cast<uint32_t>(i), static_cast<const unsigned char*>(from) + i, true);
+/// Starts to copy a contiguous array, as one of `kThreadCount` threads.
+template <int kThreadCount, int kBytes>
+__device__ void copy_array(int thread, uint32_t to, const void* from) {
+  static_assert(kBytes % 16 == 0);
+  const auto* const first = static_cast<const unsigned char*>(from) + thread * 16;
+#pragma unroll
+  for (int i = 0; i < kBytes; i += kThreadCount * 16) {
+    if (i + kThreadCount * 16 > kBytes && thread * 16 >= kBytes - i) break;
+    copy_async(to + static_cast<uint32_t>(i + thread * 16), first + i, true);
   }
 }
 
@@ -189,33 +194,55 @@ __device__ inline void running_sums(float* x, bool down) {
 /// a product of matrices has the first decay, the other operand has the second. All levels
 /// together have all pairs of different tokens.
 ///
-/// Calls put(t, decay, x) with both decays, of all tokens. `load(t)` is x: the decay of token t,
-/// `x.decay`, and what `put` wants. Loads come in groups before the stores of `put`.
+/// Calls put(first, j, upper, decay, x) for each token first + j, with the decay between it and the
+/// middle of its run; `first` is a multiple of 8, `upper` whether the token is in the upper half.
+/// load(first, j) is x: the decay of the token, `x.decay`, and what `put` wants. Loops are not
+/// unrolled further than eight tokens: a body as long as a chunk would not stay in the cache of
+/// instructions, and took ten times as long.
 template <int kHalf, class Load, class Put>
 __device__ void each_decay_of_level(const Load& load, const Put& put) {
-  constexpr int group = kHalf < 8 ? kHalf : 8;
-  using X = decltype(load(0));
+  decltype(load(0, 0)) x[8];
+  const auto load_eight = [&](int first) {
 #pragma unroll
-  for (int middle = kHalf; middle < kChunk; middle += 2 * kHalf) {
-    float decay = 1;
+    for (int j = 0; j < 8; ++j) x[j] = load(first, j);
+  };
+  // Tokens first + [middle - size, middle + size) of a group of eight.
+  const auto put_up = [&](int first, int middle, int size, float& decay) {
 #pragma unroll
-    for (int t = middle; t < middle + kHalf; t += group) {
-      X x[group];
+    for (int j = middle; j < middle + size; ++j) put(first, j, true, decay *= x[j].decay, x[j]);
+  };
+  const auto put_down = [&](int first, int middle, int size, float& decay) {
 #pragma unroll
-      for (int j = 0; j < group; ++j) x[j] = load(t + j);
-#pragma unroll
-      for (int j = 0; j < group; ++j) put(t + j, decay *= x[j].decay, x[j]);
+    for (int j = middle - 1; j >= middle - size; --j) {
+      put(first, j, false, decay, x[j]);
+      decay *= x[j].decay;
     }
-    decay = 1;
+  };
+  if constexpr (kHalf < 8) {
+#pragma unroll 1
+    for (int first = 0; first < kChunk; first += 8) {
+      load_eight(first);
 #pragma unroll
-    for (int t = middle - 1; t >= middle - kHalf; t -= group) {
-      X x[group];
-#pragma unroll
-      for (int j = 0; j < group; ++j) x[j] = load(t - j);
-#pragma unroll
-      for (int j = 0; j < group; ++j) {
-        put(t - j, decay, x[j]);
-        decay *= x[j].decay;
+      for (int middle = kHalf; middle < 8; middle += 2 * kHalf) {
+        float up = 1, down = 1;
+        put_up(first, middle, kHalf, up);
+        put_down(first, middle, kHalf, down);
+      }
+    }
+  } else {
+#pragma unroll 1
+    for (int middle = kHalf; middle < kChunk; middle += 2 * kHalf) {
+      float decay = 1;
+#pragma unroll 1
+      for (int first = middle; first < middle + kHalf; first += 8) {
+        load_eight(first);
+        put_up(first, 0, 8, decay);
+      }
+      decay = 1;
+#pragma unroll 1
+      for (int first = middle - 8; first >= middle - kHalf; first -= 8) {
+        load_eight(first);
+        put_down(first, 8, 8, decay);
       }
     }
   }
@@ -237,12 +264,16 @@ __device__ void each_level(const F& f) {
 
 constexpr float kLeastGate = -200;  // exp of less is 0
 
-/// The decays of feature d of a chunk.
-__device__ inline void load_decays(float (&a)[kChunk], const Chunk<Half>& c, int d) {
-#pragma unroll
-  for (int t = 0; t < kChunk; ++t) {
-    a[t] = c.has(t, d) ? __expf(c.x.g[c.gate(t, d)]) : 1.f;
-  }
+/// The decay of a feature at a token.
+__device__ inline float decay_of(const Chunk<Half>& c, int t, int d) {
+  return c.has(t, d) ? __expf(c.x.g[c.gate(t, d)]) : 1.f;
+}
+
+/// Writes the decays of feature d of a chunk to a column of [64][kWidth].
+template <int kWidth>
+__device__ void store_decays(float* column, const Chunk<Half>& c, int d) {
+#pragma unroll 8
+  for (int t = 0; t < kChunk; ++t) column[t * kWidth] = decay_of(c, t, d);
 }
 
 /// Arrays of all chunks of all value heads. kWidth is D and D_v, rounded up to 64 or 128.

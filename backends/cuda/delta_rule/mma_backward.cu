@@ -19,7 +19,7 @@ struct Stage {
 };
 
 template <int kWidth>
-__global__ void __launch_bounds__(kChainCount)
+__global__ void __launch_bounds__(2 * kChainCount)
     dstates_kernel(const __grid_constant__ Call x, Results to) {
   using S = Stage<kWidth>;
   extern __shared__ __align__(128) unsigned char shared[];
@@ -28,35 +28,32 @@ __global__ void __launch_bounds__(kChainCount)
   const uint32_t base = shared_address(shared);
   StateSums<kWidth> sums(columns, s, to.g_state);
   const int chunks = s.chunks_of(columns.text);
-  const auto start = [&](int step) {
-    if (step < chunks) {
-      const Place at = s.place(columns.text, chunks - 1 - step);
-      const int64_t index = x.index(at, columns.head);
-      const uint32_t stage = base + static_cast<uint32_t>(step % S::kStages * S::kBytes);
-      copy_array<kChainCount>(stage + S::kW, x.arrays.w + index * (kChunk * kWidth), S::kTileBytes);
-      copy_array<kChainCount>(stage + S::kF, x.arrays.f + index * (kChunk * kWidth), S::kTileBytes);
-      copy_array<kChainCount>(stage + S::kQ, x.arrays.q + index * (kChunk * kWidth), S::kTileBytes);
-      copy_array<kChainCount>(stage + S::kP, x.arrays.p + index * (kChunk * kChunk),
-                              kChunk * kChunk * 2);
-      copy_array<kChainCount>(stage + S::kE, x.arrays.e + index * kWidth, kWidth * 4);
-      const Rows<const Half> g = to.g.at(at.b, columns.head);
-      for (int i = static_cast<int>(threadIdx.x); i < kChunk * 4; i += kChainCount) {
-        const int t = i / 4, m = columns.first + i % 4 * 8;
-        copy_async(
-            stage + S::kG + static_cast<uint32_t>(Panel<kChainColumns>::element(t, i % 4 * 8)),
-            g.data + (at.first + t) * g.row + m, t < at.count && m < g.width);
-      }
-    }
-    end_group();
+  const int64_t first = x.index(s.place(columns.text, 0), columns.head);
+  const auto index_of = [&](int step) {
+    return first + int64_t{chunks - 1 - step} * s.value_heads;
   };
-  for (int step = 0; step < S::kStages - 1; ++step) start(step);
-#pragma unroll 1
-  for (int step = 0; step < chunks; ++step) {
-    wait_for_groups<S::kStages - 2>();
-    __syncthreads();
-    start(step + S::kStages - 1);
-    const int64_t index = x.index(s.place(columns.text, chunks - 1 - step), columns.head);
-    const int stage = step % S::kStages * S::kBytes;
+  const auto copy = [&](int step, int number, int thread) {
+    const Place at = s.place(columns.text, chunks - 1 - step);
+    const int64_t index = index_of(step);
+    const uint32_t stage = base + static_cast<uint32_t>(number * S::kBytes);
+    constexpr int tile = S::kTileBytes;
+    copy_array<kChainCount, tile>(thread, stage + S::kW, x.arrays.w + index * (kChunk * kWidth));
+    copy_array<kChainCount, tile>(thread, stage + S::kF, x.arrays.f + index * (kChunk * kWidth));
+    copy_array<kChainCount, tile>(thread, stage + S::kQ, x.arrays.q + index * (kChunk * kWidth));
+    copy_array<kChainCount, kChunk * kChunk * 2>(thread, stage + S::kP,
+                                                 x.arrays.p + index * (kChunk * kChunk));
+    copy_array<kChainCount, kWidth * 4>(thread, stage + S::kE, x.arrays.e + index * kWidth);
+    const Rows<const Half> g = to.g.at(at.b, columns.head);
+#pragma unroll
+    for (int i = thread; i < kChunk * 4; i += kChainCount) {
+      const int t = i / 4, m = columns.first + i % 4 * 8;
+      copy_async(stage + S::kG + static_cast<uint32_t>(Panel<kChainColumns>::element(t, i % 4 * 8)),
+                 g.data + (at.first + t) * g.row + m, t < at.count && m < g.width);
+    }
+  };
+  run_chain<S::kStages>(chunks, copy, [&](int step, int number) {
+    const int64_t index = index_of(step);
+    const int stage = number * S::kBytes;
     const uint32_t memory = base + static_cast<uint32_t>(stage);
     typename StateSums<kWidth>::Operands left;
     sums.operands(left);
@@ -97,8 +94,8 @@ __global__ void __launch_bounds__(kChainCount)
     sums.decay(reinterpret_cast<const float*>(shared + stage + S::kE));
     sums.add(g_left, [&](uint32_t(&b)[4], int t, int n) { q.right_down(b, t, n); });
     sums.add(minus, [&](uint32_t(&b)[4], int t, int n) { w.right_down(b, t, n); });
-  }
-  sums.write(to.dinitial, columns, s);
+  });
+  if (static_cast<int>(threadIdx.x) < kChainCount) sums.write(to.dinitial, columns, s);
 }
 
 }  // namespace
@@ -119,7 +116,7 @@ void mma_backward(KernelContext& context, const Inputs& x, const Gradients& grad
     const Readable g_out(context, grads.g_out, rows_of<const Half>(grads.g_out).vectors);
     const Results to(grads, g_out.view(), group > 1 ? parts.ptr<float>() : nullptr);
     prepare<kWidth>(context, call);
-    launch<dstates_kernel<kWidth>>(context, chain_blocks<kWidth>(x), kChainCount,
+    launch<dstates_kernel<kWidth>>(context, chain_blocks<kWidth>(x), 2 * kChainCount,
                                    Stage<kWidth>::kStages * Stage<kWidth>::kBytes + kExchangeBytes,
                                    call, to);
     run_gradients<kWidth>(context, call, to);

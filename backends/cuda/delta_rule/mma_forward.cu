@@ -9,7 +9,7 @@ namespace {
 /// The states of 32 columns of a value head of a text, from chunk to chunk. S' is in registers,
 /// where it is an operand of products.
 template <int kWidth>
-__global__ void __launch_bounds__(kChainCount)
+__global__ void __launch_bounds__(2 * kChainCount)
     states_kernel(const __grid_constant__ Call x, float* state) {
   using S = ChainStage<kWidth>;
   extern __shared__ __align__(128) unsigned char shared[];
@@ -17,27 +17,21 @@ __global__ void __launch_bounds__(kChainCount)
   const StateColumns<kWidth> columns(s);
   const uint32_t base = shared_address(shared);
   StateSums<kWidth> sums(columns, s, x.initial);
-  const int chunks = s.chunks_of(columns.text);
-  const auto start = [&](int chunk) {
-    if (chunk < chunks) {
-      const int64_t index = x.index(s.place(columns.text, chunk), columns.head);
-      const uint32_t stage = base + static_cast<uint32_t>(chunk % S::kStages * S::kBytes);
-      copy_array<kChainCount>(stage + S::kW, x.arrays.w + index * (kChunk * kWidth), S::kTileBytes);
-      copy_array<kChainCount>(stage + S::kF, x.arrays.f + index * (kChunk * kWidth), S::kTileBytes);
-      copy_array<kChainCount>(stage + S::kU, x.arrays.u + (index * kWidth + columns.first) * kChunk,
-                              kChainColumns * kChunk * 2);
-      copy_array<kChainCount>(stage + S::kE, x.arrays.e + index * kWidth, kWidth * 4);
-    }
-    end_group();
+  const int64_t first = x.index(s.place(columns.text, 0), columns.head);
+  const auto index_of = [&](int step) { return first + int64_t{step} * s.value_heads; };
+  const auto copy = [&](int step, int stage, int thread) {
+    const uint32_t to = base + static_cast<uint32_t>(stage * S::kBytes);
+    const int64_t index = index_of(step);
+    constexpr int tile = S::kTileBytes;
+    copy_array<kChainCount, tile>(thread, to + S::kW, x.arrays.w + index * (kChunk * kWidth));
+    copy_array<kChainCount, tile>(thread, to + S::kF, x.arrays.f + index * (kChunk * kWidth));
+    copy_array<kChainCount, kChainColumns * kChunk * 2>(
+        thread, to + S::kU, x.arrays.u + (index * kWidth + columns.first) * kChunk);
+    copy_array<kChainCount, kWidth * 4>(thread, to + S::kE, x.arrays.e + index * kWidth);
   };
-  for (int chunk = 0; chunk < S::kStages - 1; ++chunk) start(chunk);
-#pragma unroll 1
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    wait_for_groups<S::kStages - 2>();
-    __syncthreads();
-    start(chunk + S::kStages - 1);
-    const int64_t index = x.index(s.place(columns.text, chunk), columns.head);
-    const int stage = chunk % S::kStages * S::kBytes;
+  run_chain<S::kStages>(s.chunks_of(columns.text), copy, [&](int step, int number) {
+    const int64_t index = index_of(step);
+    const int stage = number * S::kBytes;
     const uint32_t memory = base + static_cast<uint32_t>(stage);
     typename StateSums<kWidth>::Operands left;
     sums.operands(left);
@@ -74,8 +68,8 @@ __global__ void __launch_bounds__(kChainCount)
     }
     sums.decay(reinterpret_cast<const float*>(shared + stage + S::kE));
     sums.add(corrected, [&](uint32_t(&right)[4], int t, int n) { f.right_down(right, t, n); });
-  }
-  sums.write(state, columns, s);
+  });
+  if (static_cast<int>(threadIdx.x) < kChainCount) sums.write(state, columns, s);
 }
 
 constexpr int kOutCount = 128;
@@ -92,13 +86,15 @@ __global__ void __launch_bounds__(kOutCount) out_kernel(const __grid_constant__ 
   if (c.count == 0) return;
   const int64_t index = block;
   const uint32_t base = shared_address(shared);
-  copy_array<kOutCount>(base + states, x.arrays.states + index * (kWidth * kWidth), corrected);
-  copy_array<kOutCount>(base + queries, x.arrays.q + index * (kChunk * kWidth),
-                        RowTile<kWidth>::kBytes);
+  const auto copy = [&]<int bytes>(int place, const Half* from) {
+    copy_array<kOutCount, bytes>(static_cast<int>(threadIdx.x), base + static_cast<uint32_t>(place),
+                                 from + index * (bytes / 2));
+  };
+  copy.template operator()<corrected>(states, x.arrays.states);
+  copy.template operator()<RowTile<kWidth>::kBytes>(queries, x.arrays.q);
   end_group();
-  copy_array<kOutCount>(base + corrected, x.arrays.corrected + index * (kWidth * kChunk),
-                        kWidth * 128);
-  copy_array<kOutCount>(base + scores, x.arrays.p + index * (kChunk * kChunk), kChunk * 128);
+  copy.template operator()<kWidth * 128>(corrected, x.arrays.corrected);
+  copy.template operator()<kChunk * 128>(scores, x.arrays.p);
   end_group();
   const Panel<kWidth> state(base + states), query(base + queries);
   const Panel<kChunk> u(base + corrected), p(base + scores);
@@ -173,7 +169,7 @@ void mma_forward(KernelContext& context, const Inputs& x, View out, View state,
     const Call call(x, arrays);
     prepare<kWidth>(context, call);
     launch<states_kernel<kWidth>>(
-        context, chain_blocks<kWidth>(x), kChainCount,
+        context, chain_blocks<kWidth>(x), 2 * kChainCount,
         ChainStage<kWidth>::kStages * ChainStage<kWidth>::kBytes + kExchangeBytes, call,
         state.ptr<float>());
     constexpr int shared = kWidth * kWidth * 2 + kWidth * 128 + RowTile<kWidth>::kBytes + 64 * 128;

@@ -34,20 +34,20 @@ __global__ void __launch_bounds__(kGradientCount)
     Tile<Half, kWidth>::template read<kChunk, kGradientCount>(base + static_cast<uint32_t>(place),
                                                               rows, at.first, end);
   };
-  const auto copy = [&](int place, const Half* from, int bytes) {
-    copy_array<kGradientCount>(base + static_cast<uint32_t>(place), from + index * (bytes / 2),
-                               bytes);
+  const auto copy = [&]<int bytes>(int place, const Half* array) {
+    copy_array<kGradientCount, bytes>(thread, base + static_cast<uint32_t>(place),
+                                      array + index * (bytes / 2));
   };
-  copy(M::kN, x.arrays.n, M::kSquare);
-  copy(M::kDu, x.arrays.du, M::kTileBytes);
+  copy.template operator()<M::kSquare>(M::kN, x.arrays.n);
+  copy.template operator()<M::kTileBytes>(M::kDu, x.arrays.du);
   read(M::kKeys, x.k.at(at.b, key_head));
-  copy(M::kState, x.arrays.states, M::kDState);
-  copy(M::kA, x.arrays.a, M::kSquare);
-  copy(M::kU, x.arrays.corrected, M::kTileBytes);
+  copy.template operator()<M::kDState>(M::kState, x.arrays.states);
+  copy.template operator()<M::kSquare>(M::kA, x.arrays.a);
+  copy.template operator()<M::kTileBytes>(M::kU, x.arrays.corrected);
   read(M::kV, x.v.at(at.b, c.head));
   end_group();
   read(M::kG, to.g.at(at.b, c.head));
-  copy(M::kDState, x.arrays.dstates, M::kDState);
+  copy.template operator()<M::kDState>(M::kDState, x.arrays.dstates);
   read(M::kQueries, x.q.at(at.b, key_head));
   end_group();
   if (thread < kChunk) {
@@ -58,21 +58,20 @@ __global__ void __launch_bounds__(kGradientCount)
     }
   }
   if constexpr (kFeatures) {
-    float decays[kChunk], decay = 1;
     const int d = thread % kWidth;
-    load_decays(decays, c, d);
+    float decay = 1;
     if (thread < kWidth) {
-#pragma unroll
+#pragma unroll 8
       for (int t = 0; t < kChunk; ++t) {
-        half_at(shared, M::kDecays + RowTile<kWidth>::element(t, d)) =
-            narrow<Half>(decay *= decays[t]);
+        half_at(shared, M::kDecays + RowTile<kWidth>::element(t & ~7, t % 8, d)) =
+            narrow<Half>(decay *= decay_of(c, t, d));
       }
     } else if (thread < 2 * kWidth) {
-#pragma unroll
+#pragma unroll 8
       for (int t = kChunk - 1; t >= 0; --t) {
-        half_at(shared, M::kDecays + M::kTileBytes + RowTile<kWidth>::element(t, d)) =
+        half_at(shared, M::kDecays + M::kTileBytes + RowTile<kWidth>::element(t & ~7, t % 8, d)) =
             narrow<Half>(decay);
-        decay *= decays[t];
+        decay *= decay_of(c, t, d);
       }
     }
   }

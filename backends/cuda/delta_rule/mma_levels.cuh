@@ -62,28 +62,26 @@ __device__ void add_levels(const Chunk<Half>& c, unsigned char* shared, HalfRow<
   // The first threads have a key's feature, the next ones a query's. Registers have no room for
   // the decays.
   auto* const decays = reinterpret_cast<float*>(shared + 3 * M::kTileBytes) + d;  // [64][kWidth]
-  if (thread < kWidth) {
-    float own[kChunk];
-    load_decays(own, c, d);
-#pragma unroll
-    for (int t = 0; t < kChunk; ++t) decays[t * kWidth] = own[t];
-  }
+  if (thread < kWidth) store_decays<kWidth>(decays, c, d);
   unsigned char* const own_tile = shared + (thread < kWidth ? M::kKeys : M::kQueries);
-  const auto load = [&](int t) {
-    return Element{decays[t * kWidth], widen(half_at(own_tile, RowTile<kWidth>::element(t, d)))};
+  const auto load = [&](int token, int j) {
+    return Element{decays[(token + j) * kWidth],
+                   widen(half_at(own_tile, RowTile<kWidth>::element(token, j, d)))};
   };
   each_level([&]<int kHalf>() {
     __syncthreads();
-    each_decay_of_level<kHalf>(load, [&](int t, float decay, const Element& at_t) {
-      const int place = RowTile<kWidth>::element(t, d);
-      if (thread < kWidth) {
-        half_at(keys_of, place) = narrow<Half>(at_t.own * decay);
-        half_at(decays_of, place) = narrow<Half>(decay);
-      } else if (thread < 2 * kWidth) {
-        half_at(queries_of, place) =
-            narrow<Half>(t % (2 * kHalf) >= kHalf ? at_t.own * decay : 0.f);
-      }
-    });
+    if (thread < 2 * kWidth) {
+      each_decay_of_level<kHalf>(
+          load, [&](int token, int j, bool upper, float decay, const Element& x) {
+            const int place = RowTile<kWidth>::element(token, j, d);
+            if (thread < kWidth) {
+              half_at(keys_of, place) = narrow<Half>(x.own * decay);
+              half_at(decays_of, place) = narrow<Half>(decay);
+            } else {
+              half_at(queries_of, place) = narrow<Half>(upper ? x.own * decay : 0.f);
+            }
+          });
+    }
     __syncthreads();
     // The blocks of the other half, [from, from + count).
     constexpr int count = kHalf == 32 ? 2 : 1;

@@ -52,7 +52,7 @@ class KeptMemory {
   Workspace memory_;
 };
 
-inline constexpr int kChainCount = 128;   // threads of a chain of states
+inline constexpr int kChainCount = 128;   // threads that multiply, and as many that copy
 inline constexpr int kChainColumns = 32;  // columns of its states
 
 template <int kWidth>
@@ -91,10 +91,38 @@ struct StateColumns {
   static __device__ int feature_block() { return half() * kBlocks; }
 };
 
+/// Runs all steps of a chain: `copy(step, stage, thread)` starts the copies of a step,
+/// `multiply(step, stage)` multiplies. `multiply` calls __syncthreads once.
+template <int kStages, class Copy, class Multiply>
+__device__ void run_chain(int steps, const Copy& copy, const Multiply& multiply) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < kChainCount) {
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+      __syncthreads();
+      multiply(step, step % kStages);
+    }
+    return;
+  }
+  const auto start = [&](int step) {
+    if (step < steps) copy(step, step % kStages, thread - kChainCount);
+    end_group();
+  };
+#pragma unroll 1
+  for (int step = 0; step < kStages - 1; ++step) start(step);
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step) {
+    wait_for_groups<kStages - 2>();
+    __syncthreads();  // the stage is there, and the one before is free
+    start(step + kStages - 1);
+    __syncthreads();
+  }
+}
+
 inline constexpr int kExchangeBytes = kChainCount * 32 * 4;
 
-/// Adds to a warp's sums those of the warp that has the same columns and the other features. All
-/// threads call this.
+/// Adds to a warp's sums the sums of the warp that has the same columns and the other features. All
+/// threads that multiply call this.
 __device__ inline void add_other_half(Sums16 (&sums)[4], unsigned char* exchange) {
   auto* const places = reinterpret_cast<float4*>(exchange);
   const auto place = [&](int of_warp, int i) { return (of_warp * 8 + i) * kWarp + lane(); };

@@ -19,10 +19,13 @@ struct PrepareShared {
   static constexpr int kLevels = 3 * kTileBytes;  // keys, then queries, with decays of a level
   static constexpr int kLower = kLevels + (kFeatures ? 2 : 0) * kTileBytes;  // beta A, float
   static constexpr int kInverse = kLower + kChunk * kLowerRow * 4;           // N, a panel
-  static constexpr int kCorner = kInverse + kChunk * kChunk * 2;  // beta A, rows 32 on, columns
-  static constexpr int kProduct = kCorner + 32 * 32 * 2;          // below 32; that times N
-  static constexpr int kSums = kProduct + 32 * 32 * 2;            // G
-  static constexpr int kBetas = kSums + kChunk * 4;               // of keys, of values
+  static constexpr int kCorner = kInverse + kChunk * kChunk * 2;  // beta A, rows from 32 on,
+  static constexpr int kProduct = kCorner + 32 * 32 * 2;          // columns below; that times N
+  static constexpr int kEnd = kProduct + 32 * 32 * 2;
+  // At first, the decays of tokens [64][kWidth], float, are in the place of beta A to there.
+  static constexpr int kDecaysEnd = kLower + (kFeatures ? kChunk * kWidth * 4 : 0);
+  static constexpr int kSums = kEnd > kDecaysEnd ? kEnd : kDecaysEnd;  // G
+  static constexpr int kBetas = kSums + kChunk * 4;                    // of keys, of values
   static constexpr int kBytes = kBetas + 2 * kChunk * 4;
 };
 
@@ -55,17 +58,10 @@ struct Element {
   float decay, key, query;
 };
 
-/// Calls f(each) for each eight tokens; each(g) calls g(token, number in the group).
-template <class F>
-__device__ void each_group(const F& f) {
-#pragma unroll
-  for (int first = 0; first < kChunk; first += 8) {
-    f([&](const auto& g) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) g(first + j, j);
-    });
-  }
-}
+/// P and A of 16 rows: blocks left of the diagonal, and [3] the one on it.
+struct Scores {
+  Sums16 p[4] = {}, a[4] = {};
+};
 
 /// Writes the rows of a tile as a panel, times a factor for each row.
 template <int kWidth, int kThreadCount, class F>
@@ -145,130 +141,141 @@ __global__ void __launch_bounds__(kCount, 2) prepare_kernel(const __grid_constan
     __syncthreads();
   }
 
+  Scores scores;
+  [[maybe_unused]] auto* const decays = reinterpret_cast<float*>(shared + M::kLower);
+  [[maybe_unused]] const int d = thread % kWidth;
+  if constexpr (kFeatures) {
+    if (thread < kWidth) store_decays<kWidth>(decays + d, c, d);
+    if constexpr (kWidth < kCount) __syncthreads();
+    const auto load = [&](int first, int j) {
+      const int place = RowTile<kWidth>::element(first, j, d);
+      return Element{decays[(first + j) * kWidth + d], widen(half_at(shared, place)),
+                     widen(half_at(shared, M::kQueries + place))};
+    };
+    const RowTile<kWidth> level_keys(base + M::kLevels),
+        level_queries(base + M::kLevels + M::kTileBytes);
+    each_level([&]<int kHalf>() {
+      each_decay_of_level<kHalf>(load, [&](int first, int j, bool upper, float decay,
+                                           const Element& at_t) {
+        const int place = RowTile<kWidth>::element(first, j, d);
+        if (thread < kWidth) {
+          half_at(shared, M::kLevels + place) = narrow<Half>(at_t.key * decay);
+        }
+        if (thread >= kCount - kWidth && upper) {
+          half_at(shared, M::kLevels + M::kTileBytes + place) = narrow<Half>(at_t.query * decay);
+        }
+      });
+      __syncthreads();
+      const auto add = [&](Sums16& p, Sums16& a, int column) {
+        add_products(p, a, level_queries, level_keys, r, column);
+      };
+      if constexpr (kHalf == 32) {
+        if (r >= 2) {
+          add(scores.p[0], scores.a[0], 0);
+          add(scores.p[1], scores.a[1], 1);
+        }
+      } else if constexpr (kHalf == 16) {
+        if (r == 1) add(scores.p[0], scores.a[0], 0);
+        if (r == 3) add(scores.p[2], scores.a[2], 2);
+      } else {
+        Sums16 p = {}, a = {};
+        add(p, a, r);
+        add_where(scores.p[3], p, in_level<kHalf>);
+        add_where(scores.a[3], a, in_level<kHalf>);
+      }
+      __syncthreads();
+    });
+    Sums16 p = {}, a = {};
+    add_products(p, a, queries, keys, r, r);
+    add_where(scores.p[3], p, [](int t, int i) { return t == i; });
+    __syncthreads();
+
+    // b k and f k in the place of the levels, scale b q in that of q.
+    float decay = 1;
+#pragma unroll 1
+    for (int first = 0; first < kChunk; first += 8) {
+      Element group[8];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) group[j] = load(first, j);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        decay *= group[j].decay;
+        const int place = RowTile<kWidth>::element(first, j, d);
+        if (thread < kWidth)
+          half_at(shared, M::kLevels + place) = narrow<Half>(group[j].key * decay);
+        if (thread >= kCount - kWidth) {
+          half_at(shared, M::kQueries + place) = narrow<Half>(group[j].query * (x.scale * decay));
+        }
+      }
+    }
+    if (thread < kWidth) {
+      x.arrays.e[index * kWidth + d] = decay;
+      decay = 1;
+#pragma unroll 1
+      for (int first = kChunk - 8; first >= 0; first -= 8) {
+        Element group[8];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) group[j] = load(first, j);
+#pragma unroll
+        for (int j = 7; j >= 0; --j) {
+          half_at(shared, M::kLevels + M::kTileBytes + RowTile<kWidth>::element(first, j, d)) =
+              narrow<Half>(group[j].key * decay);
+          decay *= group[j].decay;
+        }
+      }
+    }
+    __syncthreads();  // the decays have been read
+  } else {
+    if (thread < kWidth) x.arrays.e[index * kWidth + thread] = __expf(sums[kChunk - 1]);
+#pragma unroll
+    for (int column = 0; column < 3; ++column) {
+      if (column < r) add_products(scores.p[column], scores.a[column], queries, keys, r, column);
+    }
+    add_products(scores.p[3], scores.a[3], queries, keys, r, r);
+  }
+
   auto* const lower = reinterpret_cast<float*>(shared + M::kLower);
   Half* const p_of = x.arrays.p + index * (kChunk * kChunk);
   Half* const a_of = x.arrays.a ? x.arrays.a + index * (kChunk * kChunk) : nullptr;
-  // Stores the block of P and A from column 16 `column` on.
-  const auto finish = [&](Sums16& own_p, Sums16& own_a, int column) {
+  const auto finish = [&](Sums16& p, Sums16& a, int column, bool here) {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int t = 16 * r + row_in(e), i = 16 * column + column_in(n, e);
         const float decay = kFeatures ? 1 : __expf(sums[t] - sums[i]);
-        own_p[n][e] = i <= t ? x.scale * decay * own_p[n][e] : 0;
-        own_a[n][e] = i < t ? decay * own_a[n][e] : 0;
+        p[n][e] = here && i <= t ? x.scale * decay * p[n][e] : 0;
+        a[n][e] = here && i < t ? decay * a[n][e] : 0;
       }
     }
-    store<Panel<kChunk>>(p_of, own_p, r, column);
-    if (a_of) store<Panel<kChunk>>(a_of, own_a, r, column);
+    store<Panel<kChunk>>(p_of, p, r, column);
+    if (a_of) store<Panel<kChunk>>(a_of, a, r, column);
+    if (!here) return;
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int t = 16 * r + row_in(e);
-        own_a[n][e] *= of_keys[t];
-        lower[t * kLowerRow + 16 * column + column_in(n, e)] = own_a[n][e];
+        a[n][e] *= of_keys[t];
+        lower[t * kLowerRow + 16 * column + column_in(n, e)] = a[n][e];
       }
     }
-    if (r >= 2 && column < 2) store<Panel<32>>(shared + M::kCorner, own_a, r - 2, column);
+    if (r >= 2 && column < 2) store<Panel<32>>(shared + M::kCorner, a, r - 2, column);
   };
-  Sums16 p = {}, a = {};  // of the block on the diagonal
-  float decays[kFeatures ? kChunk : 1] = {};
-  const int d = thread % kWidth;
-  [[maybe_unused]] const auto load = [&](int t) {
-    const int place = RowTile<kWidth>::element(t, d);
-    return Element{decays[t], widen(half_at(shared, place)),
-                   widen(half_at(shared, M::kQueries + place))};
-  };
-  if constexpr (kFeatures) {
-    const RowTile<kWidth> level_keys(base + M::kLevels),
-        level_queries(base + M::kLevels + M::kTileBytes);
-    load_decays(decays, c, d);
-    each_level([&]<int kHalf>() {
-      each_decay_of_level<kHalf>(load, [&](int t, float decay, const Element& at_t) {
-        const int place = RowTile<kWidth>::element(t, d);
-        if (thread < kWidth) {
-          half_at(shared, M::kLevels + place) = narrow<Half>(at_t.key * decay);
-        }
-        if (thread >= kCount - kWidth && t % (2 * kHalf) >= kHalf) {
-          half_at(shared, M::kLevels + M::kTileBytes + place) = narrow<Half>(at_t.query * decay);
-        }
-      });
-      __syncthreads();
-      const auto block_of_level = [&](int column) {
-        Sums16 own_p = {}, own_a = {};
-        add_products(own_p, own_a, level_queries, level_keys, r, column);
-        finish(own_p, own_a, column);
-      };
-      if constexpr (kHalf == 32) {
-        if (r >= 2) block_of_level(0), block_of_level(1);
-      } else if constexpr (kHalf == 16) {
-        if (r % 2 == 1) block_of_level(r - 1);
-      } else {
-        Sums16 own_p = {}, own_a = {};
-        add_products(own_p, own_a, level_queries, level_keys, r, r);
-        add_where(p, own_p, in_level<kHalf>);
-        add_where(a, own_a, in_level<kHalf>);
-      }
-      __syncthreads();
-    });
-    Sums16 own_p = {}, own_a = {};
-    add_products(own_p, own_a, queries, keys, r, r);
-    add_where(p, own_p, [](int t, int i) { return t == i; });
-  } else {
-#pragma unroll 1
-    for (int column = 0; column < r; ++column) {
-      Sums16 own_p = {}, own_a = {};
-      add_products(own_p, own_a, queries, keys, r, column);
-      finish(own_p, own_a, column);
+#pragma unroll
+  for (int column = 0; column < 4; ++column) {
+    if (column == r) {
+      finish(scores.p[3], scores.a[3], column, true);
+    } else if (column < 3) {
+      finish(scores.p[column], scores.a[column], column, column < r);
+    } else {
+      Sums16 p = {}, a = {};
+      finish(p, a, column, false);
     }
-    add_products(p, a, queries, keys, r, r);
-  }
-  finish(p, a, r);
-#pragma unroll 1
-  for (int column = r + 1; column < 4; ++column) {
-    Sums16 zero = {};
-    store<Panel<kChunk>>(p_of, zero, r, column);
-    if (a_of) store<Panel<kChunk>>(a_of, zero, r, column);
   }
 
   Half* const f_of = x.arrays.f + index * (kChunk * kWidth);
   Half* const q_of = x.arrays.q + index * (kChunk * kWidth);
-  if constexpr (kFeatures) {
-    // b k and f k in the place of the levels, scale b q in that of q.
-    float decay = 1;
-    each_group([&](const auto& each) {
-      Element group[8];
-      each([&](int t, int j) { group[j] = load(t); });
-      each([&](int t, int j) {
-        decay *= group[j].decay;
-        const int place = RowTile<kWidth>::element(t, d);
-        if (thread < kWidth) {
-          half_at(shared, M::kLevels + place) = narrow<Half>(group[j].key * decay);
-        }
-        if (thread >= kCount - kWidth) {
-          half_at(shared, M::kQueries + place) = narrow<Half>(group[j].query * (x.scale * decay));
-        }
-      });
-    });
-    if (thread < kWidth) {
-      x.arrays.e[index * kWidth + d] = decay;
-      decay = 1;
-      each_group([&](const auto& each) {
-        Element group[8];
-        each([&](int t, int j) { group[j] = load(kChunk - 1 - t); });
-        each([&](int t, int j) {
-          half_at(shared,
-                  M::kLevels + M::kTileBytes + RowTile<kWidth>::element(kChunk - 1 - t, d)) =
-              narrow<Half>(group[j].key * decay);
-          decay *= group[j].decay;
-        });
-      });
-    }
-  } else {
-    if (thread < kWidth) x.arrays.e[index * kWidth + thread] = __expf(sums[kChunk - 1]);
-  }
   __syncthreads();
   if (r < 2) {
     invert_32(lower, shared + M::kInverse, 32 * r);
