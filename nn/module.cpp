@@ -46,7 +46,8 @@ Module::Module(Module&& other) noexcept
       transient_buffers_(std::move(other.transient_buffers_)),
       children_(std::move(other.children_)),
       hooks_(std::move(other.hooks_)),
-      training_(other.training_) {
+      training_(other.training_),
+      float8_(other.float8_) {
   claim_children();
   // Without its parameters a layer may well be another function: a call of it is an error.
   static const auto refusing = std::make_shared<HookHandle::Hooks>(
@@ -64,6 +65,7 @@ Module& Module::operator=(Module&& other) noexcept {
   hooks_ = std::move(taken.hooks_);
   children_ = std::move(taken.children_);
   training_ = taken.training_;
+  float8_ = taken.float8_;
   claim_children();
   return *this;
 }
@@ -276,6 +278,14 @@ Module& Module::to(Device device, DType dtype) {
   convert([device, dtype](const Tensor& tensor) {
     return (is_floating(tensor.dtype()) ? tensor.to(dtype) : tensor).to(device);
   });
+  return *this;
+}
+
+Module& Module::float8(bool on, const std::string& except) {
+  const NamePattern left_out(type_name() + ".float8", except);
+  for (const auto& [name, module] : named_modules()) {
+    module->float8_ = on && !left_out.matches(name);
+  }
   return *this;
 }
 

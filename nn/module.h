@@ -175,6 +175,12 @@ class SASH_API Module {
   Module& bfloat16() { return to(DType::bfloat16); }
   Module& float32() { return to(DType::float32); }
   Module& float64() { return to(DType::float64); }
+  /// Switches FP8 products (`linear_float8`) on or off in the dense `Linear` layers of this module
+  /// and of all modules below it, except those whose whole names match `except`, an ECMAScript
+  /// regular expression: by default heads. The parameters keep their dtype. `ValueError` if the
+  /// expression is invalid.
+  Module& float8(bool on = true, const std::string& except = "(.*\\.)?head");
+  bool is_float8() const { return float8_; }
 
   /// Takes clones of the other's parameters and buffers, with their dtypes and devices, and its
   /// modes, for `deep_copy`. `ValueError` that lists names which only one module has, or tensors
@@ -267,7 +273,7 @@ class SASH_API Module {
   std::vector<std::pair<std::string, std::unique_ptr<Module>>> children_;
   const Module* parent_ = nullptr;
   std::shared_ptr<HookHandle::Hooks> hooks_;  // null before the first
-  bool training_ = true;
+  bool training_ = true, float8_ = false;
 };
 
 /// Base of a module whose `forward` takes any arguments and returns anything:

@@ -20,6 +20,8 @@ struct AutocastRule {
 inline constexpr AutocastRule kAutocastRules[] = {
     {"linear", AutocastTo::half},
     {"linear_gelu", AutocastTo::half},
+    {"linear_float8", AutocastTo::half},
+    {"glu_mlp_float8", AutocastTo::half},
     {"gelu_mlp", AutocastTo::half},
     {"linear_cross_entropy", AutocastTo::half},
     {"matmul", AutocastTo::half},

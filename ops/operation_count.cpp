@@ -46,6 +46,7 @@ constexpr Rule kRules[] = {
     {"matmul", last_by_inner},
     {"linear_forward", last_by_inner},
     {"linear_gelu_forward", last_by_inner},
+    {"float8_matmul", last_by_inner},
     // dz is followed by dbias; of its shape is z.
     {"linear_gelu_gradient", [](const KernelCall& c) { return 2 * count(c, 2) * extent(c, 0, 1); }},
     {"conv_forward",

@@ -5,6 +5,7 @@
 
 #include "../../ops/attention/exact/packed_heads.h"
 #include "../../ops/linalg/linear.h"
+#include "../../ops/linalg/linear_float8.h"
 #include "../../ops/linalg/matmul.h"
 #include "../../tensor/factories.h"
 #include "../check.h"
@@ -244,8 +245,10 @@ void MultiheadAttention::set_sequence(const SequenceParallel& sequence) {
 }
 
 std::array<Tensor, 3> MultiheadAttention::project(const Tensor& x) const {
-  if (packed())
-    return split_packed_heads(linear(x, in_proj_weight, in_proj_bias), heads_, kv_heads_);
+  if (packed()) {
+    const auto product = is_float8() ? linear_float8 : linear;
+    return split_packed_heads(product(x, in_proj_weight, in_proj_bias), heads_, kv_heads_);
+  }
   check_inputs(x, x, x);
   return {project_heads(x, kQueries), project_heads(x, kKeys), project_heads(x, kValues)};
 }
@@ -264,7 +267,7 @@ Tensor MultiheadAttention::project_heads(const Tensor& x, Part part) const {
                                       : v_proj_weight;
   const Tensor weight = packed() ? in_proj_weight.narrow(0, row, shape.out) : own;
   const Tensor bias = in_proj_bias.defined() ? in_proj_bias.narrow(0, row, shape.out) : Tensor();
-  return split_heads(linear(x, weight, bias), heads);
+  return split_heads((is_float8() ? linear_float8 : linear)(x, weight, bias), heads);
 }
 
 AttentionOptions MultiheadAttention::attention_options(const AttentionMask& mask, Device device) {

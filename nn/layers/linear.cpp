@@ -5,6 +5,7 @@
 
 #include "../../ops/checks.h"
 #include "../../ops/linalg/linear.h"
+#include "../../ops/linalg/linear_float8.h"
 #include "../../ops/sparse/block_sparse_matmul.h"
 #include "../../tensor/factories.h"
 #include "../../tensor/tensor_impl.h"
@@ -82,7 +83,7 @@ Tensor Linear::forward(const Tensor& x) {
   if (!weight.defined()) return x;
   check_last_extent("Linear", x, in_features());
   if (is_block_sparse()) return block_sparse_linear(x, block_sparse_weight(), bias);
-  return linear(x, weight, bias);
+  return is_float8() ? linear_float8(x, weight, bias) : linear(x, weight, bias);
 }
 
 std::string Linear::describe() const {

@@ -12,6 +12,7 @@
 #include "../../ops/elementwise/dropout.h"
 #include "../../ops/elementwise/glu.h"
 #include "../../ops/elementwise/unary.h"
+#include "../../ops/linalg/linear_float8.h"
 #include "../../ops/linalg/linear_gelu.h"
 #include "../../ops/shape/concat.h"
 #include "../../tensor/autograd/grad_mode.h"
@@ -278,8 +279,8 @@ Tensor plain_mlp(const Tensor& x, Linear& up, Linear& down, MlpKind kind, Dropou
   const auto dropped = [&](const Tensor& hidden) { return drops ? (*dropout)(hidden) : hidden; };
   if (kind == MlpKind::relu) return down(dropped(relu(up(x))));
   const auto form = kind == MlpKind::gelu ? GeluApproximation::none : GeluApproximation::tanh;
-  if (!plain(&up)) return down(dropped(gelu(up(x), form)));
-  if (!drops && plain(&down)) {
+  if (!plain(&up) || up.is_float8()) return down(dropped(gelu(up(x), form)));
+  if (!drops && plain(&down) && !down.is_float8()) {
     return gelu_mlp(x, up.weight, up.bias, down.weight, down.bias, form);
   }
   return down(dropped(linear_gelu(x, up.weight, up.bias, form)));
@@ -304,6 +305,12 @@ BlockMlp::BlockMlp(const TransformerConfig& config) : kind_(config.mlp) {
 
 Tensor BlockMlp::forward(const Tensor& x) {
   if (const std::optional<GluKind> gate = gate_of(kind_)) {
+    const auto fits_float8 = [](const Linear* linear) {
+      return plain(linear) && linear->is_float8() && !linear->bias.defined();
+    };
+    if (fits_float8(gate_up_proj) && fits_float8(down_proj)) {
+      return glu_mlp_float8(x, gate_up_proj->weight, down_proj->weight, *gate);
+    }
     const Tensor both =
         gate_up_proj ? (*gate_up_proj)(x) : cat({(*gate_proj)(x), (*up_proj)(x)}, -1);
     return (*down_proj)(glu(both, *gate));

@@ -64,6 +64,7 @@ void add_dropout(OpTable& table);
 void add_einsum(OpTable& table);
 void add_embedding(OpTable& table);
 void add_factories(OpTable& table);
+void add_float8(OpTable& table);
 void add_gated_delta_rule(OpTable& table);
 void add_gather(OpTable& table);
 void add_indexing(OpTable& table);

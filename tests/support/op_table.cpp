@@ -34,6 +34,7 @@ const OpTable& op_table() {
                            add_rotary,
                            add_steps,
                            add_linear_attention,
+                           add_float8,
                            add_gated_delta_rule,
                            add_cross_entropy,
                            add_mse_loss,

@@ -6,17 +6,6 @@
 namespace sash::cuda {
 namespace {
 
-/// Replaces gate and value by their gradients.
-template <class G, class A>
-__device__ void backward_of(A g, A& a, A& b) {
-  constexpr A limit = A(kernels::kGateLimit);
-  const A c = gate_of<G>(a), p = G::cdf(c);
-  const bool gate_passes = !G::kClamps || !(a >= limit);
-  const bool value_passes = !G::kClamps || !(b >= limit || b <= -limit);
-  a = gate_passes ? g * factor_of<G>(b) * (p + G::slope(c, p)) : A(0);
-  b = value_passes ? g * c * p : A(0);
-}
-
 /// Calls f(first element in x, first element in y) for each vector of V elements of y [rows,
 /// width].
 template <int V, class F>
@@ -77,20 +66,6 @@ void launch(const KernelContext& context, const F& f, int64_t rows, int64_t widt
   if (vectors == 0) return;
   launch_dependent(context, {.grid = blocks_for(vectors), .threads = kThreads}, glu_kernel<V, F>, f,
                    vectors, width / V);
-}
-
-template <class F>
-void with_gate(Gate gate, F&& f) {
-  switch (gate) {
-    case Gate::silu:
-      return f(SiluGate{});
-    case Gate::gelu:
-      return f(GeluGate<ExactGelu>{});
-    case Gate::gelu_tanh:
-      return f(GeluGate<GeluByTanh>{});
-    case Gate::clamped_silu:
-      return f(ClampedGate{});
-  }
 }
 
 void glu_forward(KernelContext& context, View x, View y, Gate gate) {

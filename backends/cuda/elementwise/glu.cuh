@@ -66,6 +66,17 @@ __device__ A forward_of(A a, A b) {
   return c * G::cdf(c) * factor_of<G>(b);
 }
 
+/// Replaces gate and value by their gradients.
+template <class G, class A>
+__device__ void backward_of(A g, A& a, A& b) {
+  constexpr A limit = A(kernels::kGateLimit);
+  const A c = gate_of<G>(a), p = G::cdf(c);
+  const bool gate_passes = !G::kClamps || !(a >= limit);
+  const bool value_passes = !G::kClamps || !(b >= limit || b <= -limit);
+  a = gate_passes ? g * factor_of<G>(b) * (p + G::slope(c, p)) : A(0);
+  b = value_passes ? g * c * p : A(0);
+}
+
 template <class A>
 __device__ A gated(Gate gate, A a, A b) {
   switch (gate) {
@@ -79,6 +90,21 @@ __device__ A gated(Gate gate, A a, A b) {
       return forward_of<ClampedGate>(a, b);
   }
   return b;
+}
+
+/// Calls f(the type of `gate`).
+template <class F>
+void with_gate(Gate gate, F&& f) {
+  switch (gate) {
+    case Gate::silu:
+      return f(SiluGate{});
+    case Gate::gelu:
+      return f(GeluGate<ExactGelu>{});
+    case Gate::gelu_tanh:
+      return f(GeluGate<GeluByTanh>{});
+    case Gate::clamped_silu:
+      return f(ClampedGate{});
+  }
 }
 
 }  // namespace sash::cuda

@@ -71,9 +71,16 @@ cudaDataType_t data_type(DType dtype) {
   }
 }
 
-cublasComputeType_t compute_type(DType dtype) {
-  if (dtype == DType::float64) return CUBLAS_COMPUTE_64F;
-  const bool rounded = dtype == DType::float32 && tf32_allowed();
+/// The type of A or, if `second`, of B.
+cudaDataType_t operand_type(const Product& p, bool second) {
+  if (!p.float8) return data_type(p.dtype);
+  return p.float8->gradient && !second ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
+}
+int64_t operand_size(const Product& p) { return p.float8 ? 1 : size_of(p.dtype); }
+
+cublasComputeType_t compute_type(const Product& p) {
+  if (p.dtype == DType::float64) return CUBLAS_COMPUTE_64F;
+  const bool rounded = p.dtype == DType::float32 && !p.float8 && tf32_allowed();
   return rounded ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
@@ -90,10 +97,9 @@ cublasLtEpilogue_t epilogue_of(const Product& p) {
 }
 
 /// cuBLAS is column-major: our row-major [rows, cols] matrix is its [cols, rows] matrix.
-void describe(cublasLtMatrixLayoutOpaque_t& layout, const Product& p, DType dtype,
+void describe(cublasLtMatrixLayoutOpaque_t& layout, const Product& p, cudaDataType_t type,
               const Matrix& matrix, int64_t rows, int64_t cols) {
   if (matrix.transposed) std::swap(rows, cols);
-  const auto type = data_type(dtype);
   const auto batch = static_cast<int32_t>(p.batch);
   SASH_CUDA_CHECK(cublasLtMatrixLayoutInit(&layout, type, static_cast<uint64_t>(cols),
                                            static_cast<uint64_t>(rows), matrix.ld));
@@ -115,6 +121,10 @@ void set_transposed(Plan& plan, cublasLtMatmulDescAttributes_t attribute, bool t
 
 /// The addresses of operands other than A, B and C. The heuristic reads their alignment.
 void set_pointers(Plan& plan, const Product& p) {
+  if (p.float8) {
+    set(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.float8->inverse_b);
+    set(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.float8->inverse_a);
+  }
   // One element per row of C', a column of C.
   if (p.bias) set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
   if (!p.gelu_input) return;
@@ -155,7 +165,7 @@ void tell_of_version() {
 
 /// The measured choice for `product`, or null.
 const Algorithm* choice_of(int card, const Product& p, cublasComputeType_t compute) {
-  const bool known = p.batch == 1 && aligned(p);
+  const bool known = p.batch == 1 && !p.float8 && aligned(p);
   if (!known || !has_hopper_code(Device(DeviceType::cuda, card))) return nullptr;
   std::span<const AlgorithmChoice> choices;
   if (p.dtype == DType::bfloat16 && !p.wide) choices = kBfloat16Choices;
@@ -208,10 +218,14 @@ Plan make_plan(cublasLtHandle_t handle, int card, const Product& p, cublasComput
   set_transposed(plan, CUBLASLT_MATMUL_DESC_TRANSB, p.a.transposed);
   const cublasLtEpilogue_t epilogue = epilogue_of(p);
   set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+  if (p.float8) {
+    set(plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(!p.float8->gradient));
+    set(plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(data_type(p.dtype)));
+  }
   set_pointers(plan, p);
-  describe(plan.a, p, p.dtype, p.b, p.k, p.n);
-  describe(plan.b, p, p.dtype, p.a, p.m, p.k);
-  describe(plan.c, p, p.wide ? DType::float32 : p.dtype, p.c, p.m, p.n);
+  describe(plan.a, p, operand_type(p, true), p.b, p.k, p.n);
+  describe(plan.b, p, operand_type(p, false), p.a, p.m, p.k);
+  describe(plan.c, p, data_type(p.wide ? DType::float32 : p.dtype), p.c, p.m, p.n);
   if (const Algorithm* choice = choice_of(card, p, compute)) {
     take(plan, *choice, handle, p, compute);
     if (plan.found) return plan;
@@ -253,7 +267,8 @@ Key key_of(int card, const Product& p, cublasComputeType_t compute) {
           p.a.ld,
           p.b.ld,
           p.c.ld,
-          p.a.transposed + 2 * p.b.transposed + 4 * p.wide,
+          p.a.transposed + 2 * p.b.transposed + 4 * p.wide +
+              (p.float8 ? 8 + 16 * p.float8->gradient : 0),
           p.a.batch_stride,
           p.b.batch_stride,
           p.c.batch_stride,
@@ -282,7 +297,7 @@ void find_plan(int card, const Product& product, cublasComputeType_t compute, co
 }
 
 const PlanInUse& plan_for(int card, const Product& product) {
-  const cublasComputeType_t compute = compute_type(product.dtype);
+  const cublasComputeType_t compute = compute_type(product);
   const Key key = key_of(card, product, compute);
   uint64_t mixed = 0;
   for (const int64_t word : key) {
@@ -342,17 +357,16 @@ void gemm_in_parts(const KernelContext& context, const Product& p, const TooLong
   if (extent == &Product::k && p.gelu) {
     throw ValueError("linear_gelu", "at most 2^30 features", std::to_string(p.k));
   }
-  const DType of_c = p.wide ? DType::float32 : p.dtype;
+  const int64_t of_c = size_of(p.wide ? DType::float32 : p.dtype);
   for (int64_t first = 0; first < p.*extent; first += most) {
     Product part = p;
     part.*extent = std::min(most, p.*extent - first);
-    const auto at = [&](const void* data, int64_t step, DType dtype) {
-      return data ? static_cast<char*>(const_cast<void*>(data)) + first * step * size_of(dtype)
-                  : nullptr;
+    const auto at = [&](const void* data, int64_t step, int64_t size) {
+      return data ? static_cast<char*>(const_cast<void*>(data)) + first * step * size : nullptr;
     };
     const auto go_on = [&](int64_t of_a, int64_t of_b, int64_t step_c) {
-      part.a.data = at(p.a.data, of_a, p.dtype);
-      part.b.data = at(p.b.data, of_b, p.dtype);
+      part.a.data = at(p.a.data, of_a, operand_size(p));
+      part.b.data = at(p.b.data, of_b, operand_size(p));
       part.c.data = at(p.c.data, step_c, of_c);
       part.gelu_input = at(p.gelu_input, step_c, of_c);
     };

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "../../../core/backend/kernel.h"
 #include "../../../core/dtype.h"
 
@@ -20,11 +22,20 @@ struct Matrix {
       1;  ///< the largest power of two that divides the address of every matrix, at most 256
 };
 
+/// What A and B of FP8 are: bytes, which are multiplied by a number on the card each. B is E4M3.
+struct Float8Operands {
+  bool gradient = false;  ///< A is E5M2, else E4M3 and the tensor cores accumulate fast
+  const float* inverse_a = nullptr;
+  const float* inverse_b = nullptr;
+};
+
 /// C = alpha A B + beta C for each of `batch` matrices: A [m, k], B [k, n], C [m, n]; C is not
 /// transposed. All have one floating dtype, except that C may be float32 if A and B are halves. No
 /// extent is 0. With beta = 0, C is not read. `bias` [n], if not null, is added to every row of C.
+/// With `float8`, only C and bias have a dtype, which is float32 or a half, and K is the inner axis
+/// in memory for A and B.
 struct Product {
-  DType dtype;  ///< of A and B
+  DType dtype;  ///< of A and B, with `float8` of C
   int64_t m, n, k;
   Matrix a, b, c;
   int64_t batch = 1;
@@ -35,6 +46,7 @@ struct Product {
   /// layout of C and gets A B + bias.
   bool gelu = false;
   void* gelu_input = nullptr;
+  std::optional<Float8Operands> float8{};
 };
 
 /// Whether cuBLASLt has an algorithm for `product`. It may have none for a product with bias or

@@ -1,0 +1,146 @@
+#include "../../../ops/kernels/float8.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cmath>
+
+#include "../../../core/parallel.h"
+#include "../shape/halves.h"
+#include "gemm.h"
+
+namespace sash::cpu {
+namespace {
+
+using kernels::Float8;
+using kernels::Gate;
+
+struct Layout {
+  int mantissa, least;  ///< bits of the mantissa; exponent of the least normal number
+};
+constexpr Layout layout_of(Float8 format) {
+  return format == Float8::e4m3 ? Layout{3, -6} : Layout{2, -14};
+}
+constexpr uint8_t kNaN = 0x7f;
+
+/// x to nearest even, saturating.
+uint8_t to_float8(float x, Float8 format) {
+  if (std::isnan(x)) return kNaN;
+  const auto [mantissa, least] = layout_of(format);
+  const float size = std::min(std::abs(x), kernels::largest_of(format));
+  const int exponent = std::max(size > 0 ? std::ilogb(size) : least, least);
+  const auto steps = static_cast<int>(std::nearbyint(std::ldexp(size, mantissa - exponent)));
+  return static_cast<uint8_t>((std::signbit(x) ? 0x80 : 0) |
+                              (((exponent - least) << mantissa) + steps));
+}
+
+float from_float8(uint8_t bits, Float8 format) {
+  const auto [mantissa, least] = layout_of(format);
+  const int size = bits & 0x7f, exponent = std::max((size >> mantissa) - 1, 0);
+  const int steps = size - (exponent << mantissa);
+  const auto value = std::ldexp(static_cast<float>(steps), exponent + least - mantissa);
+  return size == kNaN ? NAN : (bits & 0x80) != 0 ? -value : value;
+}
+
+/// The largest absolute value. Bits of a NaN are above those of infinity.
+float largest(const float* x, int64_t count) {
+  constexpr int64_t kGrain = 1 << 14;
+  std::atomic<uint32_t> most{0};
+  parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
+    uint32_t mine = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      mine = std::max(mine, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffU);
+    }
+    uint32_t known = most.load();
+    while (known < mine && !most.compare_exchange_weak(known, mine)) {
+    }
+  });
+  return std::bit_cast<float>(most.load());
+}
+
+/// The matrix z to cast: x, glu(x) or the gradient of x.
+class Source {
+ public:
+  Source(KernelContext& context, View x, View g, std::optional<Gate> gate) : view_(x) {
+    if (!gate) return;
+    if (!g.data) view_.shape[1] /= 2;
+    view_.strides = contiguous_strides(view_.shape);
+    memory_.emplace(context, view_.numel() * size_of(x.dtype));
+    view_.data = memory_->ptr<void>();
+    if (g.data) {
+      kernels::glu_backward(context, x, g, view_, *gate);
+    } else {
+      kernels::glu_forward(context, x, view_, *gate);
+    }
+  }
+  const TensorView& view() const { return view_; }
+
+ private:
+  TensorView view_;
+  std::optional<Workspace> memory_;
+};
+
+void float8_cast(KernelContext& context, View x, View g, std::optional<Gate> gate, Float8 format,
+                 View rows, View columns, View inverse) {
+  const Source source(context, x, g, gate);
+  const FloatOperand in(context, source.view());
+  const auto* const z = in.view().ptr<const float>();
+  const int64_t height = in.view().shape[0], width = in.view().shape[1];
+  const float scale = kernels::float8_scale(format, largest(z, height * width));
+  *inverse.ptr<float>() = 1 / scale;
+  parallel_for(height, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t j = 0; j < width; ++j) {
+        const uint8_t element = to_float8(z[i * width + j] * scale, format);
+        if (rows.data) rows.ptr<uint8_t>()[i * width + j] = element;
+        if (columns.data) columns.ptr<uint8_t>()[j * height + i] = element;
+      }
+    }
+  });
+}
+
+/// An FP8 matrix times 1 / scale.
+class Wide {
+ public:
+  Wide(KernelContext& context, View x, View inverse, Float8 format)
+      : memory_(context, x.numel() * size_of(DType::float32)), columns_(x.shape[1]) {
+    std::array<float, 256> values{};
+    for (int i = 0; i < 256; ++i) {
+      values[static_cast<size_t>(i)] =
+          from_float8(static_cast<uint8_t>(i), format) * *inverse.ptr<const float>();
+    }
+    const auto* const from = x.ptr<const uint8_t>();
+    std::transform(from, from + x.numel(), memory_.ptr<float>(),
+                   [&](uint8_t bits) { return values[bits]; });
+  }
+  Matrix<const float> matrix() const { return {memory_.ptr<const float>(), columns_, 1}; }
+
+ private:
+  Workspace memory_;
+  int64_t columns_;
+};
+
+void float8_matmul(KernelContext& context, View a, View inverse_a, Float8 format, View b,
+                   View inverse_b, const TensorView* bias, View y) {
+  const Wide left(context, a, inverse_a, format), right(context, b, inverse_b, Float8::e4m3);
+  const FloatOperand row(context, bias ? *bias : TensorView());
+  FloatResult out(context, y);
+  gemm<float>(context, {.m = y.shape[0],
+                        .n = y.shape[1],
+                        .k = a.shape[1],
+                        .a = left.matrix(),
+                        .b = right.matrix().transposed(),
+                        .c = {out.view().ptr<float>(), y.shape[1], 1},
+                        .bias = bias ? row.view().ptr<const float>() : nullptr});
+  out.write();
+}
+
+}  // namespace
+
+void register_float8() {
+  kernels::float8_cast.set(DeviceType::cpu, float8_cast);
+  kernels::float8_matmul.set(DeviceType::cpu, float8_matmul);
+}
+
+}  // namespace sash::cpu
