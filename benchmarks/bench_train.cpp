@@ -10,12 +10,12 @@
 #include <sash/nn/layers/layer_norm.h>
 #include <sash/nn/layers/linear.h>
 #include <sash/nn/layers/module_list.h>
+#include <sash/nn/models/block.h>
 #include <sash/nn/models/decoder.h>
 #include <sash/ops/attention/exact/attention.h>
 #include <sash/ops/attention/exact/packed_heads.h>
 #include <sash/ops/elementwise/dropout.h>
 #include <sash/ops/linalg/linear.h>
-#include <sash/ops/linalg/linear_gelu.h>
 #include <sash/ops/linalg/matmul.h>
 #include <sash/ops/loss/linear_cross_entropy.h>
 #include <sash/ops/norm/dropout_add_layer_norm.h>
@@ -71,8 +71,8 @@ struct Block : nn::Module {
     const auto [q, k, v] = split_packed_heads(qkv(x.norm), setup.heads);
     const Tensor y = attention(q, k, v, {.mask = mask, .dropout = setup.gpu ? setup.dropout : 0});
     const auto [h, normed] = add(o(merge_heads(y)), x.sum, n2);
-    const auto formula = setup.gpu ? sash::GeluApproximation::tanh : sash::GeluApproximation::none;
-    return add(gelu_mlp(normed, f1.weight, f1.bias, f2.weight, f2.bias, formula), h, next);
+    const auto formula = setup.gpu ? nn::MlpKind::gelu_tanh : nn::MlpKind::gelu;
+    return add(nn::plain_mlp(normed, f1, f2, formula), h, next);
   }
 
   sash::SumAndNorm add(const Tensor& branch, const Tensor& x, const nn::LayerNorm& norm) const {
@@ -115,6 +115,7 @@ struct Model : nn::Module {
 };
 
 int calls = 5;
+bool fp8 = false;                 ///< whether models of halves are timed with FP8 products too
 int64_t bucket_mb = 25;           ///< of gradients that ranks reduce at a time
 bool shard = false;               ///< whether ranks share the optimizer's state
 bool split = false;               ///< whether ranks share each sequence of models
@@ -215,7 +216,7 @@ struct Steps {
 };
 
 void run(const Case& setup, sash::Device device, const std::string& impl, bool captured,
-         bool profile) {
+         bool profile, bool float8 = false) {
   sash::manual_seed(0);
   const auto start = std::chrono::steady_clock::now();
   Model model(setup);
@@ -226,6 +227,7 @@ void run(const Case& setup, sash::Device device, const std::string& impl, bool c
   }
   model.to(device);
   model.to(setup.dtype);
+  model.float8(float8);
   const Steps steps{"train",
                     setup.name,
                     impl,
@@ -254,6 +256,7 @@ void run_all(const Case& setup, sash::Device device, bool profile) {
     run(setup, device, impl, false, profile);
     run(setup, device, impl + "_captured", true, false);
   }
+  if (fp8 && !twice) run(setup, device, "sash_fp8_captured", true, profile, true);
 }
 
 /// A model made from a configuration, in bfloat16 with float32 masters on a GPU.
@@ -261,6 +264,7 @@ struct ConfiguredCase {
   const char* name;
   nn::TransformerConfig config;
   int64_t batch, length;
+  bool float8 = false;  ///< timed with FP8 products too
 };
 
 nn::LayerAttention rotating(const sash::AttentionMask& mask, double theta) {
@@ -278,6 +282,17 @@ nn::TransformerConfig llama_160m() {
   config.heads = 12;
   config.mlp_dim = 3072;
   config.attention = {rotating({}, 1e4)};
+  return config;
+}
+
+// Of the size and shape of Llama 3.2 1B, with Llama 2's vocabulary.
+nn::TransformerConfig llama_1b() {
+  nn::TransformerConfig config = llama_160m();
+  config.dim = 2048;
+  config.layers = 16;
+  config.heads = 32;
+  config.kv_heads = 8;
+  config.mlp_dim = 8192;
   return config;
 }
 
@@ -328,18 +343,20 @@ std::vector<ConfiguredCase> configured_cases(sash::Device device) {
   if (!device.is_cuda()) return {{"llama_tiny", llama_tiny(), 8, 128}};
   return {{"llama_160m", llama_160m(), 8, 2048},
           {"gemma3_stack", gemma3_stack(), 1, 8192},
-          {"long256k", long256k(), 1, 262144}};
+          {"long256k", long256k(), 1, 262144},
+          {"llama_1b", llama_1b(), 2, 8192, true}};
 }
 
-void run(const ConfiguredCase& setup, sash::Device device, bool profile) {
+void run(const ConfiguredCase& setup, sash::Device device, bool float8, bool profile) {
   sash::manual_seed(0);
   const auto start = std::chrono::steady_clock::now();
   nn::Decoder model(setup.config);
   model.to(device);
   if (device.is_cuda()) model.bfloat16();
+  model.float8(float8);
   const Steps steps{"models",
                     setup.name,
-                    "sash",
+                    float8 ? "sash_fp8" : "sash",
                     device,
                     {setup.batch, setup.length},
                     setup.config.vocab,
@@ -368,6 +385,7 @@ int main(int argc, char** argv) {
   flags.add("--case", wanted, "only these cases");
   flags.add("--bucket", bucket_mb, "MiB of gradients that ranks reduce at a time");
   flags.add("--shard", shard, "ranks share the optimizer's state");
+  flags.add("--fp8", fp8, "every case of halves with FP8 products too");
   flags.add("--split", split, "ranks share each sequence; for --kind models");
   flags.add("--calls", calls, "steps that are timed");
   flags.add("--profile", profile, "also print a table of the kernels of each case");
@@ -377,7 +395,9 @@ int main(int argc, char** argv) {
     };
     if (kind == "models") {
       for (const ConfiguredCase& setup : configured_cases(device)) {
-        if (chosen(setup.name, true)) run(setup, device, profile);
+        if (!chosen(setup.name, true)) continue;
+        run(setup, device, false, profile);
+        if (fp8 || setup.float8) run(setup, device, true, profile);
       }
       return true;
     }

@@ -29,7 +29,8 @@ std::unique_ptr<sash::nn::CausalLM> make_model(const Options& options, int64_t v
   }
   auto model = std::make_unique<sash::nn::CausalLM>(chosen);
   model->to(device);
-  if (options.precision == "bf16") model->to(sash::DType::bfloat16);
+  if (options.precision == "bf16" || options.precision == "fp8") model->bfloat16();
+  model->float8(options.precision == "fp8");
   if (options.precision == "f16") model->to(sash::DType::float16);
   return model;
 }

@@ -56,8 +56,9 @@ void add_model_options(CLI::App& app, Options& options) {
       ->check(check_attention);
   app.add_option("--precision", options.precision,
                  "float32, or with products in tf32; bf16 or f16 (with a scaled loss): parameters "
-                 "and activations, with float32 masters in the optimiser; float64")
-      ->check(CLI::IsMember({"float32", "tf32", "bf16", "f16", "float64"}))
+                 "and activations, with float32 masters in the optimiser; fp8: as bf16, with linear "
+                 "layers in FP8; float64")
+      ->check(CLI::IsMember({"float32", "tf32", "bf16", "f16", "fp8", "float64"}))
       ->default_str("bf16 on CUDA, float32 on the CPU");
   app.add_option("--context", options.context, "Characters per sequence")->check(kSize);
   app.add_option("--layers", options.layers, "Transformer layers")->check(kSize);

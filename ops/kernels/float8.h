@@ -30,8 +30,8 @@ constexpr SASH_HOST_DEVICE float float8_scale(Float8 format, float largest) {
 
 /// Casts z [R, C] to `format` with one scale for all of z. z is
 /// - x, if there is no gate;
-/// - glu(x) for x [R, 2 C], with a gate;
-/// - the gradient of x [R, C] from the gradient g [R, C / 2] of glu(x), with a gate and g.
+/// - glu(x) for x [R, 2 C], with a gate and E4M3;
+/// - the gradient of x [R, C] from the gradient g [R, C / 2] of glu(x), with a gate and E5M2.
 ///
 /// glu(x) and its gradient are rounded to the dtype of x first. `rows` [R, C] and `columns` [C, R]
 /// get the elements and their transpose; either may be a null view. `inverse` [1], float32, gets

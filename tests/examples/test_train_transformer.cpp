@@ -158,7 +158,7 @@ TEST_CASE("train_transformer: a stopped and resumed run gives the bits of one ru
 
 TEST_CASE("train_transformer: every precision trains, is saved, and resumes to the same bits") {
   if (!is_built(program("train_transformer"))) return;
-  for (const char* precision : {"float32", "tf32", "bf16", "f16", "float64"}) {
+  for (const char* precision : {"float32", "tf32", "bf16", "f16", "fp8", "float64"}) {
     CAPTURE(precision);
     const Runs runs;
     const Arguments with{"--precision", precision};

@@ -24,15 +24,17 @@ constexpr Layout layout_of(Float8 format) {
 }
 constexpr uint8_t kNaN = 0x7f;
 
-/// x to nearest even, saturating.
+/// x to nearest even, saturating. Counts steps of the mantissa, which a sum with 1.5 * 2^23 rounds.
 uint8_t to_float8(float x, Float8 format) {
   if (std::isnan(x)) return kNaN;
   const auto [mantissa, least] = layout_of(format);
   const float size = std::min(std::abs(x), kernels::largest_of(format));
-  const int exponent = std::max(size > 0 ? std::ilogb(size) : least, least);
-  const auto steps = static_cast<int>(std::nearbyint(std::ldexp(size, mantissa - exponent)));
-  return static_cast<uint8_t>((std::signbit(x) ? 0x80 : 0) |
-                              (((exponent - least) << mantissa) + steps));
+  const int exponent = std::max(static_cast<int>(std::bit_cast<uint32_t>(size) >> 23) - 127, least);
+  const auto per_step =
+      std::bit_cast<float>(static_cast<uint32_t>(127 + mantissa - exponent) << 23);
+  const uint32_t steps = std::bit_cast<uint32_t>(size * per_step + 0x1.8p23F) & 0xff;
+  return static_cast<uint8_t>((std::signbit(x) ? 0x80U : 0U) |
+                              ((static_cast<uint32_t>(exponent - least) << mantissa) + steps));
 }
 
 float from_float8(uint8_t bits, Float8 format) {

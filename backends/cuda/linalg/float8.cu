@@ -27,12 +27,19 @@ constexpr int kCastThreads = 256, kLargestThreads = 512;
 // A tile: rows, columns, and words of 4 rows in a column.
 constexpr int kRows = 128, kColumns = 64, kWords = kRows / kLines;
 
+/// Eight elements, packed in words until they are used.
 template <class T>
 struct Eight {
-  Vector<T, 16 / sizeof(T)> part[kVector * sizeof(T) / 16];
-  __device__ T operator[](int i) const {
-    constexpr int kEach = 16 / sizeof(T);
-    return part[i / kEach].element[i % kEach];
+  uint4 part[kVector * sizeof(T) / sizeof(uint4)];
+
+  __device__ float operator[](int i) const {
+    const auto* const words = reinterpret_cast<const uint32_t*>(part);
+    if constexpr (sizeof(T) == 4) {
+      return __uint_as_float(words[i]);
+    } else {
+      const auto bits = static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16));
+      return widen(reinterpret_cast<const T&>(bits));
+    }
   }
 };
 template <class T>
@@ -40,10 +47,13 @@ __device__ Eight<T> load_eight(const T* x) {
   return *reinterpret_cast<const Eight<T>*>(x);
 }
 
+// A source has kParts matrices z [rows, width] side by side. kBlocks blocks that cast share a
+// multiprocessor: operands stay packed in registers while the scale is computed.
+
 /// z = x [rows, width].
 template <class T>
 struct Same {
-  static constexpr int kParts = 1;
+  static constexpr int kParts = 1, kBlocks = sizeof(T) == 2 ? 5 : 4;
   using Loaded = Eight<T>;
   const T* x;
 
@@ -52,14 +62,14 @@ struct Same {
   }
   __device__ void values(const Loaded& in, float (&z)[kParts][kVector]) const {
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) z[0][i] = widen(in[i]);
+    for (int i = 0; i < kVector; ++i) z[0][i] = in[i];
   }
 };
 
 /// z = glu(x) [rows, width].
 template <class T, class G>
 struct Glu {
-  static constexpr int kParts = 1;
+  static constexpr int kParts = 1, kBlocks = sizeof(T) == 2 ? 4 : 2;
   struct Loaded {
     Eight<T> a, b;
   };
@@ -72,7 +82,7 @@ struct Glu {
   __device__ void values(const Loaded& in, float (&z)[kParts][kVector]) const {
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      z[0][i] = widen(narrow<T>(forward_of<G>(widen(in.a[i]), widen(in.b[i]))));
+      z[0][i] = widen(narrow<T>(forward_of<G>(in.a[i], in.b[i])));
     }
   }
 };
@@ -80,7 +90,7 @@ struct Glu {
 /// The gradient of x: of `width` gates, and of as many values.
 template <class T, class G>
 struct GluGradient {
-  static constexpr int kParts = 2;
+  static constexpr int kParts = 2, kBlocks = sizeof(T) == 2 ? 3 : 1;
   struct Loaded {
     Eight<T> a, b, g;
   };
@@ -94,8 +104,8 @@ struct GluGradient {
   __device__ void values(const Loaded& in, float (&z)[kParts][kVector]) const {
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      float a = widen(in.a[i]), b = widen(in.b[i]);
-      backward_of<G>(widen(in.g[i]), a, b);
+      float a = in.a[i], b = in.b[i];
+      backward_of<G>(in.g[i], a, b);
       z[0][i] = widen(narrow<T>(a));
       z[1][i] = widen(narrow<T>(b));
     }
@@ -173,7 +183,7 @@ struct CastTo {
 /// One tile of z for each block. Each thread casts 4 x 8 elements, and transposes them in
 /// registers; the columns of the tile are put together in shared memory.
 template <Float8 format, class S>
-__global__ void __launch_bounds__(kCastThreads)
+__global__ void __launch_bounds__(kCastThreads, S::kBlocks)
     cast_kernel(S source, int64_t height, int64_t width, int64_t tiles_across,
                 const uint32_t* partial, int partials, CastTo to) {
   constexpr int kParts = S::kParts, kThreadsOfLine = kColumns / kVector;
@@ -242,8 +252,8 @@ __global__ void __launch_bounds__(kCastThreads)
   }
 }
 
-template <class S>
-void cast(KernelContext& context, const S& source, int64_t height, int64_t width, Float8 format,
+template <Float8 format, class S>
+void cast(KernelContext& context, const S& source, int64_t height, int64_t width,
           const CastTo& to) {
   const int64_t groups = height / kLines;
   const int64_t most = 4 * card_attribute(context.device.index, cudaDevAttrMultiProcessorCount);
@@ -254,11 +264,8 @@ void cast(KernelContext& context, const S& source, int64_t height, int64_t width
   launch_dependent(context, {.grid = block_count(blocks), .threads = kLargestThreads},
                    largest_kernel<S>, source, groups, width, partial);
   const int64_t across = ceil_div(width, kColumns), tiles = ceil_div(height, kRows) * across;
-  const auto run = [&](auto* kernel) {
-    launch_dependent(context, {.grid = block_count(tiles), .threads = kCastThreads}, kernel, source,
-                     height, width, across, partial, blocks, to);
-  };
-  format == Float8::e4m3 ? run(cast_kernel<Float8::e4m3, S>) : run(cast_kernel<Float8::e5m2, S>);
+  launch_dependent(context, {.grid = block_count(tiles), .threads = kCastThreads},
+                   cast_kernel<format, S>, source, height, width, across, partial, blocks, to);
 }
 
 void check_card(const KernelContext& context) {
@@ -276,14 +283,20 @@ void float8_cast(KernelContext& context, View x, View g, std::optional<Gate> gat
   check_card(context);
   const CastTo to{rows.ptr<uint8_t>(), columns.ptr<uint8_t>(), inverse.ptr<float>()};
   const int64_t height = x.shape[0], width = gate ? x.shape[1] / 2 : x.shape[1];
+  const bool forward = format == Float8::e4m3;
   sash::detail::dispatch_over<float, float16, bfloat16>(
       x.dtype, "linear_float8", [&]<class E>(TypeTag<E>) {
         using T = device_t<E>;
         const auto* const from = x.ptr<const T>();
-        if (!gate) return cast(context, Same<T>{from}, height, width, format, to);
+        if (!gate) {
+          const Same<T> source{from};
+          return forward ? cast<Float8::e4m3>(context, source, height, width, to)
+                         : cast<Float8::e5m2>(context, source, height, width, to);
+        }
         with_gate(*gate, [&]<class G>(G) {
-          if (!g.data) return cast(context, Glu<T, G>{from}, height, width, format, to);
-          cast(context, GluGradient<T, G>{from, g.ptr<const T>()}, height, width, format, to);
+          if (forward) return cast<Float8::e4m3>(context, Glu<T, G>{from}, height, width, to);
+          const GluGradient<T, G> source{from, g.ptr<const T>()};
+          cast<Float8::e5m2>(context, source, height, width, to);
         });
       });
 }
