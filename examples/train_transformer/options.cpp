@@ -54,10 +54,11 @@ void add_model_options(CLI::App& app, Options& options) {
                  "moba:64,top_k=4; nsa:32,top_k=8,window=128; "
                  "self: each position sees only itself")
       ->check(check_attention);
-  app.add_option("--precision", options.precision,
-                 "float32, or with products in tf32; bf16 or f16 (with a scaled loss): parameters "
-                 "and activations, with float32 masters in the optimiser; fp8: as bf16, with linear "
-                 "layers in FP8; float64")
+  app.add_option(
+         "--precision", options.precision,
+         "float32, or with products in tf32; bf16 or f16 (with a scaled loss): parameters "
+         "and activations, with float32 masters in the optimiser; fp8: as bf16, with linear "
+         "layers in FP8; float64")
       ->check(CLI::IsMember({"float32", "tf32", "bf16", "f16", "fp8", "float64"}))
       ->default_str("bf16 on CUDA, float32 on the CPU");
   app.add_option("--context", options.context, "Characters per sequence")->check(kSize);
