@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cfloat>
+#include <cstdint>
 #include <optional>
 
 #include "../../core/export.h"
@@ -9,12 +10,15 @@
 /// Casts to FP8 and products of FP8 matrices. The elements of FP8 matrices are stored as uint8.
 namespace sash::kernels {
 
-/// Formats of Micikevicius et al., "FP8 formats for deep learning", 2022. Casts saturate: they make
-/// no infinity.
+/// Formats of Micikevicius et al., "FP8 formats for deep learning", 2022. Casts saturate, but an
+/// infinity stays one in E5M2, so that overflows of gradients show. E4M3 has none.
 enum class Float8 {
   e4m3,  ///< 4 bits of exponent, 3 of mantissa; for the forward pass
   e5m2,  ///< 5 bits of exponent, 2 of mantissa; for gradients
 };
+
+/// The bits of E5M2's infinity, and of both formats' NaN.
+inline constexpr uint32_t kFloat8Infinity = 0x7c, kFloat8NaN = 0x7f;
 
 constexpr SASH_HOST_DEVICE float largest_of(Float8 format) {
   return format == Float8::e4m3 ? 448.0F : 57344.0F;

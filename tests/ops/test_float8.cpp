@@ -252,6 +252,11 @@ TEST_CASE_TEMPLATE("float8: products make no NaN of their own", On, Cpu, Cuda) {
   const Tensor saturated = linear_float8(large, one);
   CHECK(all_equal(saturated[2], 32 * 448.0));
   CHECK(all_equal(saturated[3], 32));
+  // In a gradient an infinity stays, for the scaler of a loss in float16.
+  const Tensor from = ones({32, 32}, options).requires_grad_();
+  linear_float8(from, one).backward(large);
+  CHECK(all_equal(from.grad()[2], kInfinite));
+  CHECK(all_equal(from.grad()[3], 32));
   Tensor bad = one.clone();
   bad[2].fill_(kNone);
   const std::vector<double> rows = linear_float8(bad, one).to_vector<double>();

@@ -24,9 +24,10 @@ inline std::vector<double> float8_values(kernels::Float8 format) {
   return values;
 }
 
-/// The code nearest to x; of two the even one. NaN is 0x7f.
+/// The code nearest to x; of two the even one. NaN is 0x7f, infinity 0x7c where the format has it.
 inline uint8_t float8_code(double x, kernels::Float8 format) {
   if (std::isnan(x)) return 0x7f;
+  if (std::isinf(x) && format == kernels::Float8::e5m2) return x > 0 ? 0x7c : 0xfc;
   const std::vector<double> values = float8_values(format);
   const double size = std::min(std::abs(x), values.back());
   const auto above =

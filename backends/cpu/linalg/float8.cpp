@@ -22,18 +22,21 @@ struct Layout {
 constexpr Layout layout_of(Float8 format) {
   return format == Float8::e4m3 ? Layout{3, -6} : Layout{2, -14};
 }
-constexpr uint8_t kNaN = 0x7f;
 
 /// x to nearest even, saturating. Counts steps of the mantissa, which a sum with 1.5 * 2^23 rounds.
 uint8_t to_float8(float x, Float8 format) {
-  if (std::isnan(x)) return kNaN;
+  if (std::isnan(x)) return kernels::kFloat8NaN;
+  const uint32_t sign = std::signbit(x) ? 0x80 : 0;
+  if (format == Float8::e5m2 && std::isinf(x)) {
+    return static_cast<uint8_t>(sign | kernels::kFloat8Infinity);
+  }
   const auto [mantissa, least] = layout_of(format);
   const float size = std::min(std::abs(x), kernels::largest_of(format));
   const int exponent = std::max(static_cast<int>(std::bit_cast<uint32_t>(size) >> 23) - 127, least);
   const auto per_step =
       std::bit_cast<float>(static_cast<uint32_t>(127 + mantissa - exponent) << 23);
   const uint32_t steps = std::bit_cast<uint32_t>(size * per_step + 0x1.8p23F) & 0xff;
-  return static_cast<uint8_t>((std::signbit(x) ? 0x80U : 0U) |
+  return static_cast<uint8_t>(sign |
                               ((static_cast<uint32_t>(exponent - least) << mantissa) + steps));
 }
 
@@ -41,8 +44,10 @@ float from_float8(uint8_t bits, Float8 format) {
   const auto [mantissa, least] = layout_of(format);
   const int size = bits & 0x7f, exponent = std::max((size >> mantissa) - 1, 0);
   const int steps = size - (exponent << mantissa);
-  const auto value = std::ldexp(static_cast<float>(steps), exponent + least - mantissa);
-  return size == kNaN ? NAN : (bits & 0x80) != 0 ? -value : value;
+  float value = std::ldexp(static_cast<float>(steps), exponent + least - mantissa);
+  if (size == kernels::kFloat8NaN) value = NAN;
+  if (format == Float8::e5m2 && size == kernels::kFloat8Infinity) value = INFINITY;
+  return (bits & 0x80) != 0 ? -value : value;
 }
 
 /// The largest absolute value. Bits of a NaN are above those of infinity.

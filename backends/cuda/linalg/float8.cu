@@ -148,14 +148,21 @@ __global__ void __launch_bounds__(kLargestThreads)
   if (threadIdx.x == 0) partial[blockIdx.x] = largest;
 }
 
-/// Four elements as FP8.
+/// Four elements as FP8. `finite`: none of the tensor is infinite or NaN.
 template <Float8 format>
-__device__ uint32_t four(const float* x, float scale) {
+__device__ uint32_t four(const float* x, float scale, bool finite) {
   constexpr auto kind = format == Float8::e4m3 ? __NV_E4M3 : __NV_E5M2;
   const auto two = [&](int i) -> uint32_t {
     return __nv_cvt_float2_to_fp8x2({x[i] * scale, x[i + 1] * scale}, __NV_SATFINITE, kind);
   };
-  return two(0) | two(2) << 16;
+  uint32_t cast = two(0) | two(2) << 16;
+  if (format == Float8::e5m2 && !finite) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (isinf(x[i])) cast = (cast & ~(0x7fU << 8 * i)) | kernels::kFloat8Infinity << 8 * i;
+    }
+  }
+  return cast;
 }
 
 /// Transposes 4 x 4 bytes: row k of the result has byte k of each word.
@@ -206,6 +213,7 @@ __global__ void __launch_bounds__(kCastThreads, S::kBlocks)
   for (int i = thread; i < partials; i += kCastThreads) largest = max(largest, partial[i]);
   largest = reduce_block<kCastThreads>(largest, Larger{});
   const float scale = kernels::float8_scale(format, __uint_as_float(largest));
+  const bool finite = largest < 0x7f800000U;
   if (blockIdx.x == 0 && thread == 0) *to.inverse = 1 / scale;
   if (inside) {
     uint32_t cast[kParts][2][kLines];
@@ -215,7 +223,8 @@ __global__ void __launch_bounds__(kCastThreads, S::kBlocks)
       source.values(in[k], z);
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
-        const uint32_t low = four<format>(z[part], scale), high = four<format>(z[part] + 4, scale);
+        const uint32_t low = four<format>(z[part], scale, finite);
+        const uint32_t high = four<format>(z[part] + 4, scale, finite);
         cast[part][0][k] = low;
         cast[part][1][k] = high;
         if (to.rows) {
