@@ -14,12 +14,14 @@
 #include "../core/backend/kernel.h"
 #include "../core/error.h"
 #include "../core/readable.h"
+#include "../ops/kernels/float8.h"
 #include "../ops/linalg/matmul.h"
 #include "../ops/operation_count.h"
 #include "../tensor/autograd/grad_mode.h"
 #include "../tensor/factories.h"
 #include "../tensor/graph.h"
 #include "../tensor/io/replacement_file.h"
+#include "../tensor/run_kernel.h"
 
 namespace sash::optim {
 namespace {
@@ -119,7 +121,13 @@ class Limits {
     const int64_t n = device.is_cuda() ? 4096 : 768;
     const Tensor x = zeros({n, n}, {.dtype = dtype, .device = device});
     const auto side = static_cast<double>(n);
-    return rate = 2 * side * side * side / optim::least_us(device, [&] { matmul(x, x); });
+    const auto multiply = [&] {
+      if (dtype != DType::uint8) return static_cast<void>(matmul(x, x));
+      const Tensor one = ones({1}, {.dtype = DType::float32, .device = device});
+      run_kernel(kernels::float8_matmul, x, one, kernels::Float8::e4m3, x, one, Tensor(),
+                 empty({n, n}, {.dtype = DType::bfloat16, .device = device}));
+    };
+    return rate = 2 * side * side * side / optim::least_us(device, multiply);
   }
 
   std::map<int, double> bytes_;

@@ -93,7 +93,8 @@ std::string Linear::describe() const {
     blocks = ", " + std::to_string(weight.size(0)) + " blocks of " + std::to_string(weight.size(1));
   }
   return type_name() + "(" + std::to_string(in_features()) + " -> " +
-         std::to_string(out_features()) + blocks + (bias.defined() ? ", bias)" : ")");
+         std::to_string(out_features()) + blocks + (bias.defined() ? ", bias" : "") +
+         (is_float8() ? ", FP8)" : ")");
 }
 
 BlockSparseMatrix Linear::block_sparse_weight() const {

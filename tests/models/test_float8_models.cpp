@@ -2,6 +2,7 @@
 // and recorded steps.
 #include <doctest/doctest.h>
 
+#include <string>
 #include <vector>
 
 #include <sash/nn/models/causal_lm.h>
@@ -61,6 +62,7 @@ TEST_CASE_TEMPLATE("float8 models: the layers that multiply in FP8", On, Cpu, Cu
   model.float8();
   CHECK(!model.head->is_float8());
   CHECK(model.is_float8());
+  CHECK(to_string(model).find("Linear(64 -> 128, FP8)") != std::string::npos);
   // qkv, o, gate and up as one, down; and two gradients of each.
   Tensor loss;
   CHECK(count([&] { loss = model.loss(batch.x, batch.y); }) == 8);
