@@ -1,7 +1,14 @@
 // Models whose linear layers multiply in FP8: which layers do, training, checkpoints of activations
-// and recorded steps.
+// and recorded steps. With SASH_LONG_TESTS, 1,000 steps against bfloat16.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -40,6 +47,60 @@ struct Batch {
   }
   Tensor x, y;
 };
+
+/// The bytes of the documentation.
+std::vector<int64_t> documentation() {
+  std::vector<std::filesystem::path> pages;
+  for (const auto& entry : std::filesystem::directory_iterator(SASH_SOURCE_DIR "/docs")) {
+    if (entry.path().extension() == ".md") pages.push_back(entry.path());
+  }
+  std::sort(pages.begin(), pages.end());
+  std::vector<int64_t> bytes;
+  for (const auto& page : pages) {
+    std::ifstream file(page, std::ios::binary);
+    for (std::istreambuf_iterator<char> at(file), end; at != end; ++at) {
+      bytes.push_back(static_cast<unsigned char>(*at));
+    }
+  }
+  return bytes;
+}
+
+/// Mean losses of ten equal parts of a training: a model of Llama's kind, on a card.
+std::vector<double> tenths_of_training(const std::vector<int64_t>& bytes, uint64_t seed,
+                                       bool float8) {
+  constexpr int64_t kSteps = 1000, kBatch = 32, kLength = 256;
+  manual_seed(seed);
+  nn::TransformerConfig config =
+      small_config({.vocab = 256, .dim = 256, .layers = 4, .mlp_dim = 768, .init_std = 0.02});
+  nn::Decoder model(config);
+  model.to(kCUDA).bfloat16();
+  model.float8(float8);
+  optim::AdamW optimizer(model.parameters(),
+                         {.lr = 1e-3, .master_weights = true, .max_grad_norm = 1.0});
+  optim::CapturedStep step(
+      [&](const std::vector<Tensor>& in) {
+        optimizer.zero_grad();
+        const Tensor loss = model.loss(in[0], in[1]);
+        loss.backward();
+        optimizer.step();
+        return loss;
+      },
+      {.device = kCUDA});
+  std::mt19937_64 random(seed);
+  std::vector<double> tenths(10);
+  for (int64_t i = 0; i < kSteps; ++i) {
+    std::vector<int64_t> tokens;
+    for (int64_t row = 0; row < kBatch; ++row) {
+      const auto first = static_cast<int64_t>(random() % (bytes.size() - kLength - 1));
+      tokens.insert(tokens.end(), bytes.begin() + first, bytes.begin() + first + kLength + 1);
+    }
+    const Tensor all = tensor(tokens, {kBatch, kLength + 1}).to(kCUDA);
+    const Tensor loss =
+        step({all.narrow(1, 0, kLength).contiguous(), all.narrow(1, 1, kLength).contiguous()});
+    tenths[static_cast<size_t>(i * 10 / kSteps)] += loss.item<double>() * 10 / kSteps;
+  }
+  return tenths;
+}
 
 uint64_t products(Device device) { return kernels::float8_matmul.calls(device.type); }
 
@@ -150,4 +211,25 @@ TEST_CASE_TEMPLATE("float8 models: training, recorded or not, is as good as in b
   CHECK(eager.back() < eager.front() / 2);
   CHECK(std::abs(eager.back() - half.back()) < 0.15 * half.front());
   CHECK(losses(true, true) == eager);
+}
+
+TEST_CASE("cuda float8 models: 1,000 steps stay within the spread of seeds") {
+  if (missing(kCUDA) || !std::getenv("SASH_LONG_TESTS")) return;
+  const std::vector<int64_t> bytes = documentation();
+  std::vector<std::vector<double>> half, eight;
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    half.push_back(tenths_of_training(bytes, seed, false));
+    eight.push_back(tenths_of_training(bytes, seed, true));
+  }
+  for (size_t part = 0; part < 10; ++part) {
+    double spread = 0, apart = 0;
+    for (size_t i = 0; i < half.size(); ++i) {
+      for (const auto& other : half)
+        spread = std::max(spread, std::abs(half[i][part] - other[part]));
+      apart = std::max(apart, std::abs(eight[i][part] - half[i][part]));
+    }
+    MESSAGE("tenth ", part + 1, ": bf16 ", half[0][part], ", spread ", spread, "; fp8 ",
+            eight[0][part], ", at most ", apart, " from bf16 of the same seed");
+    CHECK(apart <= spread);
+  }
 }
