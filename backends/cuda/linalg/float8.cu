@@ -47,8 +47,8 @@ __device__ Eight<T> load_eight(const T* x) {
   return *reinterpret_cast<const Eight<T>*>(x);
 }
 
-// A source has kParts matrices z [rows, width] side by side. kBlocks blocks that cast share a
-// multiprocessor: operands stay packed in registers while the scale is computed.
+// A source has kParts matrices z [rows, width] side by side. kBlocks: how many blocks that cast
+// share a multiprocessor, so that the operands of a thread fit into registers.
 
 /// z = x [rows, width].
 template <class T>
@@ -112,10 +112,14 @@ struct GluGradient {
   }
 };
 
+/// How many blocks of `largest_kernel` share a multiprocessor.
+template <class S>
+inline constexpr int kLargestBlocks = S::kBlocks > 1 ? S::kBlocks - 1 : 1;
+
 /// The bits of the largest absolute value that each block finds, to partial[block]. Bits of a NaN
 /// are above those of infinity. The last rows come first: they may still be in the cache.
 template <class S>
-__global__ void __launch_bounds__(kLargestThreads)
+__global__ void __launch_bounds__(kLargestThreads, kLargestBlocks<S>)
     largest_kernel(S source, int64_t groups, int64_t width, uint32_t* partial) {
   start_next_kernel();
   wait_for_previous_kernel();
@@ -265,9 +269,9 @@ template <Float8 format, class S>
 void cast(KernelContext& context, const S& source, int64_t height, int64_t width,
           const CastTo& to) {
   const int64_t groups = height / kLines;
-  const int64_t most = 4 * card_attribute(context.device.index, cudaDevAttrMultiProcessorCount);
-  const int64_t blocks =
-      std::min(ceil_div(groups * (width / kVector), kLargestThreads), std::max<int64_t>(most, 1));
+  const int card = context.device.index;
+  const int64_t most = kLargestBlocks<S> * card_attribute(card, cudaDevAttrMultiProcessorCount);
+  const int64_t blocks = std::min(ceil_div(groups * (width / kVector), kLargestThreads), most);
   const Workspace scratch(context, blocks * int64_t{sizeof(uint32_t)});
   auto* const partial = scratch.ptr<uint32_t>();
   launch_dependent(context, {.grid = block_count(blocks), .threads = kLargestThreads},
