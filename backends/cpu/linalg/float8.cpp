@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <bit>
 #include <cmath>
 
@@ -52,57 +51,35 @@ float from_float8(uint8_t bits, Float8 format) {
 
 /// The largest absolute value. Bits of a NaN are above those of infinity.
 float largest(const float* x, int64_t count) {
-  constexpr int64_t kGrain = 1 << 14;
-  std::atomic<uint32_t> most{0};
-  parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
-    uint32_t mine = 0;
-    for (int64_t i = begin; i < end; ++i) {
-      mine = std::max(mine, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffU);
-    }
-    uint32_t known = most.load();
-    while (known < mine && !most.compare_exchange_weak(known, mine)) {
-    }
-  });
-  return std::bit_cast<float>(most.load());
-}
-
-/// The matrix z to cast: x, glu(x) or the gradient of x.
-class Source {
- public:
-  Source(KernelContext& context, View x, View g, std::optional<Gate> gate) : view_(x) {
-    if (!gate) return;
-    if (!g.data) view_.shape[1] /= 2;
-    view_.strides = contiguous_strides(view_.shape);
-    memory_.emplace(context, view_.numel() * size_of(x.dtype));
-    view_.data = memory_->ptr<void>();
-    if (g.data) {
-      kernels::glu_backward(context, x, g, view_, *gate);
-    } else {
-      kernels::glu_forward(context, x, view_, *gate);
-    }
+  uint32_t most = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    most = std::max(most, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffU);
   }
-  const TensorView& view() const { return view_; }
-
- private:
-  TensorView view_;
-  std::optional<Workspace> memory_;
-};
+  return std::bit_cast<float>(most);
+}
 
 void float8_cast(KernelContext& context, View x, View g, std::optional<Gate> gate, Float8 format,
                  View rows, View columns, View inverse) {
-  const Source source(context, x, g, gate);
-  const FloatOperand in(context, source.view());
+  TensorView source = x;
+  std::optional<Workspace> memory;
+  if (gate) {
+    if (!g.data) source.shape[1] /= 2;
+    source.strides = contiguous_strides(source.shape);
+    memory.emplace(context, source.numel() * size_of(x.dtype));
+    source.data = memory->ptr<void>();
+    g.data ? kernels::glu_backward(context, x, g, source, *gate)
+           : kernels::glu_forward(context, x, source, *gate);
+  }
+  const FloatOperand in(context, source);
   const auto* const z = in.view().ptr<const float>();
-  const int64_t height = in.view().shape[0], width = in.view().shape[1];
+  const int64_t height = source.shape[0], width = source.shape[1];
   const float scale = kernels::float8_scale(format, largest(z, height * width));
   *inverse.ptr<float>() = 1 / scale;
-  parallel_for(height, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      for (int64_t j = 0; j < width; ++j) {
-        const uint8_t element = to_float8(z[i * width + j] * scale, format);
-        if (rows.data) rows.ptr<uint8_t>()[i * width + j] = element;
-        if (columns.data) columns.ptr<uint8_t>()[j * height + i] = element;
-      }
+  parallel_for_each(height, 16, [&](int64_t i) {
+    for (int64_t j = 0; j < width; ++j) {
+      const uint8_t element = to_float8(z[i * width + j] * scale, format);
+      if (rows.data) rows.ptr<uint8_t>()[i * width + j] = element;
+      if (columns.data) columns.ptr<uint8_t>()[j * height + i] = element;
     }
   });
 }
