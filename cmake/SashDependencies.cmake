@@ -30,12 +30,12 @@ function(sash_dependency package target)
   target_include_directories(${target} INTERFACE "${source}/${arg_INCLUDE}")
 endfunction()
 
-# sash_compiled_dependency(<package> <library> HEADER <header> FOLDER <folder> GIT <url> TAG <tag>)
+# sash_compiled_dependency(<package> <library> HEADER <header> FOLDER <folder> GIT <url> COMMIT <hash>)
 # Makes the target sash_<package>: the system's <library> with its <header>, or else the objects of
-# CMake's target <library> in the release <tag>, whose <folder> has the header. The global property
+# CMake's target <library> in the sources <hash>, whose <folder> has the header. The global property
 # SASH_HEADER_<package> gets the header's path, and SASH_LIBRARY_<package> the <library> of the system.
 function(sash_compiled_dependency package library)
-  cmake_parse_arguments(arg "" "HEADER;FOLDER;GIT;TAG" "" ${ARGN})
+  cmake_parse_arguments(arg "" "HEADER;FOLDER;GIT;COMMIT" "" ${ARGN})
   string(TOUPPER ${package} upper)
   add_library(sash_${package} INTERFACE IMPORTED GLOBAL)
   if(NOT FETCHCONTENT_SOURCE_DIR_${upper})
@@ -53,7 +53,7 @@ function(sash_compiled_dependency package library)
     message(STATUS "sash: the system has no ${package}; fetching it")
   endif()
   # Its own install rules are left out: the objects become a part of sash's library.
-  FetchContent_Declare(${package} GIT_REPOSITORY ${arg_GIT} GIT_TAG ${arg_TAG} GIT_SHALLOW ON
+  FetchContent_Declare(${package} GIT_REPOSITORY ${arg_GIT} GIT_TAG ${arg_COMMIT}
                        SOURCE_SUBDIR not-built)
   FetchContent_MakeAvailable(${package})
   FetchContent_GetProperties(${package} SOURCE_DIR source BINARY_DIR build)
@@ -80,9 +80,11 @@ sash_dependency(nlohmann_json nlohmann_json::nlohmann_json INCLUDE include
   HASH d6c65aca6b1ed68e7a182f4757257b107ae403032760ed6ef121c9d55e81757d)
 if(SASH_TEXT)
   sash_compiled_dependency(oniguruma onig HEADER oniguruma.h FOLDER src
-    GIT https://github.com/kkos/oniguruma.git TAG v6.9.8)
+    GIT https://github.com/kkos/oniguruma.git
+    COMMIT 08d36110c5670c815ad6d6f969e578049d209080)  # 6.9.8
   sash_compiled_dependency(utf8proc utf8proc HEADER utf8proc.h FOLDER .
-    GIT https://github.com/JuliaStrings/utf8proc.git TAG v2.8.0)
+    GIT https://github.com/JuliaStrings/utf8proc.git
+    COMMIT 1cb28a66ca79a0845e99433fd1056257456cef8b)  # 2.8.0
 endif()
 if(SASH_EXAMPLES OR SASH_BENCHMARKS OR SASH_FUZZ)
   sash_dependency(CLI11 CLI11::CLI11 INCLUDE include
