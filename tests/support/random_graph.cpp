@@ -19,8 +19,8 @@ bool broadcast(const Shape& a, const Shape& b) {
 }
 
 }  // namespace
-RandomGraph::RandomGraph(uint64_t seed, DType dtype, Device device)
-    : random_(seed), dtype_(dtype), device_(device) {
+RandomGraph::RandomGraph(uint64_t seed, DType dtype, Device device, std::vector<Tensor>* kept)
+    : random_(seed), dtype_(dtype), device_(device), kept_(kept) {
   const uint64_t count = 1 + random_.below(3);
   for (uint64_t i = 0; i <= count; ++i) {
     const bool requires_grad = random_.below(4) > 0;
@@ -45,6 +45,15 @@ Shape RandomGraph::fitting_shape(const Shape& shape) {
   return other;
 }
 
+Tensor RandomGraph::tensor_of(const std::vector<double>& elements, const Shape& shape, DType dtype,
+                              bool requires_grad) {
+  const TensorOptions options{dtype, device_, requires_grad};
+  if (!kept_) return tensor(elements, shape, options);
+  if (taken_ == kept_->size()) kept_->push_back(tensor(elements, shape, options));
+  const Tensor& made = (*kept_)[taken_++];
+  return requires_grad ? made : made.clone();  // a constant may be written
+}
+
 void RandomGraph::add_leaf(const Shape& shape, bool requires_grad) {
   // Multiples of 2^-10 fit every dtype but the halves.
   const auto drawn = [&] { return std::round(random_number() * 1024) / 1024; };
@@ -55,9 +64,8 @@ void RandomGraph::add_leaf(const Shape& shape, bool requires_grad) {
   });
   std::vector<double> elements;
   for (const HyperDual& element : *x.elements) elements.push_back(element.value);
-  const TensorOptions options{dtype_, device_, requires_grad};
   text_ += "leaf " + to_string(shape) + (requires_grad ? "" : " constant") + "\n";
-  const Value value{tensor(elements, shape, options), x, false, requires_grad};
+  const Value value{tensor_of(elements, shape, dtype_, requires_grad), x, false, requires_grad};
   if (requires_grad) leaves.push_back(value);
   values.push_back(value);
 }

@@ -15,7 +15,9 @@ namespace sash::testing {
 /// drawn depends on the seed alone, so that one seed makes one graph for every dtype and device.
 class RandomGraph {
  public:
-  RandomGraph(uint64_t seed, DType dtype, Device device);
+  /// Elements go to the device once, if `kept` lives on: graphs of the same seed take them from
+  /// there, in the order in which they were made.
+  RandomGraph(uint64_t seed, DType dtype, Device device, std::vector<Tensor>* kept = nullptr);
 
   /// Adds `count` random ops: elementwise, reductions, products, views, indices and,
   /// sometimes, in-place writes.
@@ -25,6 +27,9 @@ class RandomGraph {
   bool has_writes() const { return writes_ > 0; }
   /// Whether the numbers stay small and away from kinks, so that rounding cannot change much.
   bool well_conditioned() const;
+  /// The elements on the device, as a leaf or constant.
+  Tensor tensor_of(const std::vector<double>& elements, const Shape& shape, DType dtype,
+                   bool requires_grad = false);
 
   struct Value {
     Tensor tensor;
@@ -58,11 +63,16 @@ class RandomGraph {
   size_t pick();
   /// A value that broadcasts with value `i`: an existing one or a new leaf.
   size_t pick_fitting(size_t i);
+  Tensor index_tensor(const std::vector<int64_t>& index, const Shape& shape) {
+    return tensor_of({index.begin(), index.end()}, shape, DType::int64);
+  }
   double random_number() { return 4 * random_.uniform() - 2; }
 
   RandomNumbers random_;
   DType dtype_;
   Device device_;
+  std::vector<Tensor>* kept_;
+  size_t taken_ = 0;
   std::string text_;
   int writes_ = 0;
   double nearest_kink_ = 1;

@@ -199,9 +199,8 @@ void RandomGraph::add_indexed() {
   std::vector<int64_t> rows;
   for (int64_t k = 0; k < count; ++k) rows.push_back(static_cast<int64_t>(random_.below(extent)));
   const std::string of = "(" + std::to_string(i) + ", axis " + std::to_string(axis) + ")";
-  const TensorOptions there{.device = device_};
   if (random_.below(2) == 0) {
-    return add("index_select" + of, index_select(x, axis, tensor(rows, {count}, there)),
+    return add("index_select" + of, index_select(x, axis, index_tensor(rows, {count})),
                DualArray::generate(replaced(a.shape, axis, count), [&](const Index& index) {
                  return a[replaced(index, axis, rows[static_cast<size_t>(index[axis])])];
                }));
@@ -209,20 +208,19 @@ void RandomGraph::add_indexed() {
   std::vector<int64_t> chosen;
   for (size_t k = 0; k < a.count(); ++k)
     chosen.push_back(static_cast<int64_t>(random_.below(extent)));
-  const Tensor index_tensor = tensor(chosen, a.shape, there);
-  const auto chosen_at = [&](const Index& index) { return chosen[a.position(index)]; };
+  const Tensor index = index_tensor(chosen, a.shape);
+  const auto chosen_at = [&](const Index& at) { return chosen[a.position(at)]; };
   if (random_.below(2) == 0) {
-    return add("gather" + of, gather(x, axis, index_tensor),
-               DualArray::generate(a.shape, [&](const Index& index) {
-                 return a[replaced(index, axis, chosen_at(index))];
-               }));
+    return add("gather" + of, gather(x, axis, index),
+               DualArray::generate(
+                   a.shape, [&](const Index& at) { return a[replaced(at, axis, chosen_at(at))]; }));
   }
   const DualArray sums = map(a, [](const HyperDual& e) { return e; });
-  for_each_index(a.shape, [&](const Index& index) {
-    HyperDual& sum = sums[replaced(index, axis, chosen_at(index))];
-    sum = sum + a[index] * a[index];
+  for_each_index(a.shape, [&](const Index& at) {
+    HyperDual& sum = sums[replaced(at, axis, chosen_at(at))];
+    sum = sum + a[at] * a[at];
   });
-  add("scatter_add" + of, scatter_add(x, axis, index_tensor, x * x), sums);
+  add("scatter_add" + of, scatter_add(x, axis, index, x * x), sums);
 }
 
 void RandomGraph::add_joined() {
