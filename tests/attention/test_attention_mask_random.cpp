@@ -12,6 +12,7 @@
 #include "../support/attention/attention_run.h"
 #include "../support/attention/mask_kinds.h"
 #include "../support/devices.h"
+#include "../support/scopes.h"
 
 using namespace sash;
 using namespace sash::testing;
@@ -140,7 +141,123 @@ void check_expressions(Device device) {
   draw_extremes(false);
 }
 
+/// Kernels of a device and the size of their rounding errors. On the CPU there is one family.
+struct Family {
+  std::string name;
+  const char* kernel;
+  const char* passes;
+  DType dtype;
+  double rounding;
+  double worst = 0;  ///< error over what is allowed
+};
+
+std::vector<Family> families(Device device) {
+  constexpr double kTf32 = 0x1p-10, kFloat16 = 0x1p-10, kBFloat16 = 0x1p-7, kFloat32 = 0x1p-18;
+  if (device.is_cpu()) {
+    return {{"cpu float32", nullptr, nullptr, DType::float32, kFloat32},
+            {"cpu float16", nullptr, nullptr, DType::float16, kFloat16},
+            {"cpu bfloat16", nullptr, nullptr, DType::bfloat16, kBFloat16}};
+  }
+  std::vector<Family> all{{"simple float32", "simple", nullptr, DType::float32, kFloat32},
+                          {"mma tf32", "mma", nullptr, DType::float32, kTf32},
+                          {"mma float16", "mma", nullptr, DType::float16, kFloat16},
+                          {"mma bfloat16", "mma", nullptr, DType::bfloat16, kBFloat16}};
+  const Environment kernel("SASH_ATTENTION_KERNEL", "hopper");
+  if (std::string reason; has_cuda(reason)) {
+    all.push_back({"hopper float16", "hopper", nullptr, DType::float16, kFloat16});
+    all.push_back({"hopper bfloat16", "hopper", nullptr, DType::bfloat16, kBFloat16});
+    all.push_back({"hopper staged", "hopper", "staged", DType::bfloat16, kBFloat16});
+  } else {
+    MESSAGE("without the kernels for sm_90a: ", reason);
+  }
+  return all;
+}
+
+/// The largest root mean square of a row's error over `scale`, or over the root mean square of all
+/// elements if it is larger. Infinity if an infinity or a NaN is not where it should be.
+double row_error(const Tensor& found, const Tensor& expected, size_t width, double scale) {
+  const std::vector<double> x = found.to_vector<double>(), y = expected.to_vector<double>();
+  REQUIRE(x.size() == y.size());
+  double worst = 0, squares = 0;
+  for (size_t row = 0; row < y.size(); row += width) {
+    double error = 0;
+    for (size_t i = row; i < row + width; ++i) {
+      if (x[i] == y[i]) continue;
+      error += (x[i] - y[i]) * (x[i] - y[i]);
+      squares += y[i] * y[i];
+    }
+    if (!std::isfinite(error)) return INFINITY;
+    worst = std::max(worst, std::sqrt(error / static_cast<double>(width)));
+  }
+  return worst / std::max(scale, std::sqrt(squares / static_cast<double>(y.size() + 1)));
+}
+
+/// A call of attention in float64, which other tests compare with loops, and in each family.
+void check_families(RandomNumbers& random, std::vector<Family>& all, Device device) {
+  const std::vector<int64_t> widths{64, 64, 128, 128, 24, 40};
+  const int64_t width = widths[random.below(widths.size())];
+  const int64_t v_width = random.below(4) > 0 ? width : widths[random.below(widths.size())];
+  const MaskShape s = random_shape(random, 200);
+  const NamedMask mask = random_mask(random, s, device, 2);
+  const int64_t kv_heads = random.below(4) > 0 ? s.heads : std::min<int64_t>(s.heads, 1);
+  const auto drawn = [&](const Shape& shape) {  // numbers that all dtypes hold
+    return generate(shape,
+                    [&](const Index&) { return static_cast<double>(random.below(129)) / 64 - 1; });
+  };
+  AttentionProblem problem;
+  problem.q = drawn({s.batch, s.heads, s.queries, width});
+  problem.k = drawn({s.batch, kv_heads, s.keys, width});
+  problem.v = drawn({s.batch, kv_heads, s.keys, v_width});
+  problem.g = drawn({s.batch, s.heads, s.queries, v_width});
+  problem.g_lse = drawn({s.batch, s.heads, s.queries});
+  problem.scale = 1 / std::sqrt(static_cast<double>(width));
+  problem.softcap = random.below(4) > 0 ? 0 : 2;
+  CAPTURE(mask.mask.to_string());
+  CAPTURE(to_string(Shape{s.batch, s.heads, kv_heads, s.queries, s.keys, width, v_width}));
+  const AttentionResults expected = run_attention(problem, mask.mask, DType::float64, device);
+  // What rounding leaves where terms cancel: of a row of dq one term, of dk and dv one of each
+  // query.
+  const double dp = std::sqrt(static_cast<double>(v_width)) / 3, queries = std::sqrt(s.queries + 1);
+  const double ds = problem.scale * dp * queries;
+  for (Family& family : all) {
+    const Environment kernel("SASH_ATTENTION_KERNEL", family.kernel);
+    const Environment passes("SASH_ATTENTION_PASSES", family.passes);
+    const AllowTf32 allow(family.name == "mma tf32");
+    const AttentionResults found = run_attention(problem, mask.mask, family.dtype, device);
+    const double allowed = 2 * family.rounding;
+    const auto check = [&](const char* what, const Tensor& x, const Tensor& y, int64_t row,
+                           double scale) {
+      const double error = row_error(x, y, static_cast<size_t>(row), scale) / allowed;
+      family.worst = std::max(family.worst, error);
+      CHECK_MESSAGE(error < 1, family.name, ", ", what, ": ", error, " of what is allowed");
+    };
+    check("out", found.out, expected.out, v_width, 0.5);
+    check("lse", found.lse, expected.lse, 1, 1);
+    check("dq", found.dq, expected.dq, width, ds);
+    check("dk", found.dk, expected.dk, width, ds);
+    check("dv", found.dv, expected.dv, v_width, queries);
+  }
+}
+
+void compare_families(Device device) {
+  RandomNumbers random(random_seed(42));
+  std::vector<Family> all = families(device);
+  draw_extremes(true);
+  for (uint64_t round = 0; round < random_count(40, 4000, 8); ++round) {
+    CAPTURE(round);
+    check_families(random, all, device);
+  }
+  draw_extremes(false);
+  for (const Family& family : all) {
+    MESSAGE(family.name, ": at most ", family.worst, " of the error that is allowed");
+  }
+}
+
 }  // namespace
+
+TEST_CASE_TEMPLATE("mask families: random masks in all dtypes agree with float64", On, Cpu, Cuda) {
+  if (!missing(On::device)) compare_families(On::device);
+}
 
 TEST_CASE("random masks: to_dense, statistics and picture agree with the definitions") {
   RandomNumbers random(random_seed(40));
