@@ -1,6 +1,7 @@
 // Memory of a card: the cache, its limits, and page-locked memory of the host.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -108,6 +109,65 @@ TEST_CASE("cuda memory: running out is an error with the sizes, and work goes on
   pieces.clear();
   empty_cache(kCUDA);
   CHECK(all_equal(kept + kept, 6));
+}
+
+TEST_CASE(
+    "cuda memory: steps at 95 % of the card, one of them running out, are those of an empty one") {
+  if (missing(kCUDA)) return;
+  constexpr int64_t piece = 256 * kMiB, width = 256;
+  const auto filled = [&](size_t most) {
+    synchronize(kCUDA);
+    empty_cache(kCUDA);
+    std::vector<Tensor> pieces;
+    try {
+      while (pieces.size() < most) pieces.push_back(bytes(piece));
+    } catch (const OutOfMemory&) {
+    }
+    return pieces;
+  };
+  const size_t all = filled(100'000).size(), left = std::max<size_t>(all / 20, 2);
+  // A row of the input has 1 KiB. A step takes about half of what is left, `too_many` more than it.
+  const int64_t too_many = static_cast<int64_t>(left) * (piece >> 10), rows = too_many / 16;
+  const auto train = [&](bool capture, bool runs_out) {
+    manual_seed(3);
+    nn::Sequential model(nn::Linear(width, width), nn::GELU(), nn::Linear(width, 1));
+    model.to(kCUDA);
+    optim::AdamW optimizer(model.parameters(), {.lr = 1e-2});
+    optim::CapturedStep step(
+        [&](const std::vector<Tensor>& inputs) {
+          optimizer.zero_grad();
+          const Tensor loss = square(model(inputs[0])).mean();
+          loss.backward();
+          optimizer.step();
+          return loss;
+        },
+        {.device = kCUDA, .capture = capture});
+    std::vector<double> results;
+    for (int i = 0; i < 5; ++i) {
+      results.push_back(step({rand({rows, width}, kOnCard)}).item<double>());
+      if (i > 0 && capture) CHECK(step.reason() == "");
+      if (i == 2 && runs_out) {
+        CHECK_THROWS_AS(step({zeros({too_many, width}, kOnCard)}), OutOfMemory);
+      }
+    }
+    for (const Tensor& p : model.parameters()) {
+      const std::vector<double> elements = p.to_vector<double>();
+      results.insert(results.end(), elements.begin(), elements.end());
+    }
+    return results;
+  };
+  for (const bool capture : {false, true}) {
+    CAPTURE(capture);
+    const std::vector<double> expected = train(capture, false);
+    const std::vector<Tensor> pieces = filled(all - left);
+    REQUIRE(pieces.size() == all - left);
+    CHECK_THROWS_AS(bytes(static_cast<int64_t>(left + 2) * piece), OutOfMemory);
+    const int64_t held = memory_stats(kCUDA).current;
+    CHECK(train(capture, true) == expected);
+    synchronize(kCUDA);
+    CHECK(memory_stats(kCUDA).current == held);
+  }
+  empty_cache(kCUDA);
 }
 
 TEST_CASE("cuda memory: copies to and from the host are counted") {
