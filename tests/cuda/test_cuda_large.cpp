@@ -195,6 +195,21 @@ TEST_CASE("cuda large: more than 2^31 lines are sorted") {
   CHECK(!any(indices).item<bool>());
 }
 
+TEST_CASE("cuda large: a line of more than 2^31 elements is sorted, where there are 110 GiB") {
+  if (too_small(110)) return;
+  const Tensor x = set(zeros({kMany}, kHalves), kPlaces, 1);
+  const auto [values, indices] = sort(x);  // stable: zeros, then ones, each in their order
+  const int64_t ones = static_cast<int64_t>(kPlaces.size());
+  CHECK(all_are(values.narrow(0, 0, kMany - ones), 0));
+  CHECK(all_are(values.narrow(0, kMany - ones, ones), 1));
+  CHECK(indices.narrow(0, kMany - ones, ones).to_vector<int64_t>() == kPlaces);
+  const auto index = [&](int64_t i) { return indices.narrow(0, i, 1).item<int64_t>(); };
+  CHECK(index(0) == 1);
+  CHECK(index((int64_t{1} << 30) - 4) == (int64_t{1} << 30) - 2);
+  CHECK(index((int64_t{1} << 30) - 3) == (int64_t{1} << 30) + 1);
+  CHECK(index(kMany - ones - 1) == kMany - 2);
+}
+
 TEST_CASE("cuda large: a plane of more than 2^32 windows") {
   if (too_small(40)) return;
   constexpr int64_t height = int64_t{1} << 16, width = height + 8;

@@ -2,6 +2,7 @@
 // With SASH_LARGE_TESTS=1, as they take up to 13 GB and minutes; on a card
 // tests/cuda/test_cuda_large.cpp.
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -195,6 +196,22 @@ TEST_CASE("large: cumulative sums, the largest elements and the median of one li
   CHECK(top.values.to(DType::float32).sum().item<double>() == double(kPlaces.size()));
   x.narrow(0, 0, kMany / 2 + 1).fill_(-1);  // the elements up to the median
   CHECK(median(x, 0).indices.item<int64_t>() == kMany / 2);
+}
+
+TEST_CASE("large: a line is sorted, where there are 64 GiB of memory") {
+  if (skipped()) return;
+  if (::sysconf(_SC_PHYS_PAGES) / (1 << 18) * (::sysconf(_SC_PAGESIZE) / (1 << 12)) < 64) return;
+  const Tensor x = set(zeros({kMany}, kHalves), kPlaces, 1);
+  const auto [values, indices] = sort(x);  // stable: zeros, then ones, each in their order
+  const int64_t ones = static_cast<int64_t>(kPlaces.size());
+  CHECK(all_are(values.narrow(0, 0, kMany - ones), 0));
+  CHECK(all_are(values.narrow(0, kMany - ones, ones), 1));
+  CHECK(indices.narrow(0, kMany - ones, ones).to_vector<int64_t>() == kPlaces);
+  const auto index = [&](int64_t i) { return indices.narrow(0, i, 1).item<int64_t>(); };
+  CHECK(index(0) == 1);
+  CHECK(index((int64_t{1} << 30) - 3) == (int64_t{1} << 30) - 2);
+  CHECK(index((int64_t{1} << 30) - 2) == (int64_t{1} << 30) + 1);
+  CHECK(index(kMany - ones - 1) == kMany - 2);
 }
 
 TEST_CASE("large: a convolution and a pool of many items, with gradients") {
