@@ -121,6 +121,8 @@ __device__ inline void left_of(uint32_t (&a)[4], const Sums16& sum) {
 __device__ inline int row_in(int e) { return lane() / 4 + e / 2 * 8; }
 __device__ inline int column_in(int n, int e) { return n * 8 + lane() % 4 * 2 + e % 2; }
 
+__device__ inline float2 operator*(float2 a, float2 b) { return {a.x * b.x, a.y * b.y}; }
+__device__ inline uint32_t pack(float2 pair) { return Operand<Half>::pack(pair.x, pair.y); }
 __device__ inline float2 unpack(uint32_t pair) {
   return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
 }
@@ -194,53 +196,60 @@ __device__ inline void running_sums(float* x, bool down) {
 /// a product of matrices has the first decay, the other operand has the second. All levels
 /// together have all pairs of different tokens.
 ///
-/// Calls put(first, j, upper, decay, x) for each token first + j, with the decay between it and the
-/// middle of its run; `first` is a multiple of 8, `upper` whether the token is in the upper half.
-/// load(first, j) is x: the decay of the token, `x.decay`, and what `put` wants. Loops are not
-/// unrolled further than eight tokens: a body as long as a chunk would not stay in the cache of
-/// instructions, and took ten times as long.
+/// A thread has two neighbouring features and half of the tokens. It calls put(first, j, upper,
+/// decay, x) for each token first + j, with the decay between it and the middle of its run; `first`
+/// is a multiple of 8, `upper` whether the token is in the upper half. load(first, j) is x: the
+/// decay of the token, `x.decay`, and what `put` wants. Loops are not unrolled further than eight
+/// tokens: as long a body as a chunk does not stay in the cache of instructions, and took ten times
+/// as long.
 template <int kHalf, class Load, class Put>
-__device__ void each_decay_of_level(const Load& load, const Put& put) {
+__device__ void each_decay_of_level(int half_of_tokens, const Load& load, const Put& put) {
+  const int begin = half_of_tokens * (kChunk / 2), end = begin + kChunk / 2;
   decltype(load(0, 0)) x[8];
   const auto load_eight = [&](int first) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) x[j] = load(first, j);
   };
-  // Tokens first + [middle - size, middle + size) of a group of eight.
-  const auto put_up = [&](int first, int middle, int size, float& decay) {
+  // `size` tokens from first + middle on, and as many before it.
+  const auto put_up = [&](int first, int middle, int size, float2& decay) {
 #pragma unroll
-    for (int j = middle; j < middle + size; ++j) put(first, j, true, decay *= x[j].decay, x[j]);
+    for (int j = middle; j < middle + size; ++j) {
+      decay = decay * x[j].decay;
+      put(first, j, true, decay, x[j]);
+    }
   };
-  const auto put_down = [&](int first, int middle, int size, float& decay) {
+  const auto put_down = [&](int first, int middle, int size, float2& decay) {
 #pragma unroll
     for (int j = middle - 1; j >= middle - size; --j) {
       put(first, j, false, decay, x[j]);
-      decay *= x[j].decay;
+      decay = decay * x[j].decay;
     }
   };
   if constexpr (kHalf < 8) {
 #pragma unroll 1
-    for (int first = 0; first < kChunk; first += 8) {
+    for (int first = begin; first < end; first += 8) {
       load_eight(first);
 #pragma unroll
       for (int middle = kHalf; middle < 8; middle += 2 * kHalf) {
-        float up = 1, down = 1;
+        float2 up{1, 1}, down{1, 1};
         put_up(first, middle, kHalf, up);
         put_down(first, middle, kHalf, down);
       }
     }
   } else {
+    // With kHalf = 32, each half of the tokens is half of the only run.
 #pragma unroll 1
-    for (int middle = kHalf; middle < kChunk; middle += 2 * kHalf) {
-      float decay = 1;
+    for (int run = begin; run < end; run += 2 * kHalf) {
+      const int middle = kHalf == 32 ? kChunk / 2 : run + kHalf;
+      float2 decay{1, 1};
 #pragma unroll 1
-      for (int first = middle; first < middle + kHalf; first += 8) {
+      for (int first = middle; first < min(middle + kHalf, end); first += 8) {
         load_eight(first);
         put_up(first, 0, 8, decay);
       }
-      decay = 1;
+      decay = {1, 1};
 #pragma unroll 1
-      for (int first = middle - 8; first >= middle - kHalf; first -= 8) {
+      for (int first = middle - 8; first >= max(middle - kHalf, begin); first -= 8) {
         load_eight(first);
         put_down(first, 8, 8, decay);
       }
@@ -269,11 +278,13 @@ __device__ inline float decay_of(const Chunk<Half>& c, int t, int d) {
   return c.has(t, d) ? __expf(c.x.g[c.gate(t, d)]) : 1.f;
 }
 
-/// Writes the decays of feature d of a chunk to a column of [64][kWidth].
-template <int kWidth>
-__device__ void store_decays(float* column, const Chunk<Half>& c, int d) {
-#pragma unroll 8
-  for (int t = 0; t < kChunk; ++t) column[t * kWidth] = decay_of(c, t, d);
+/// Writes the decays of a chunk to [64][kWidth]. All threads call this.
+template <int kWidth, int kThreadCount>
+__device__ void store_decays(float* decays, const Chunk<Half>& c) {
+#pragma unroll 32
+  for (int i = static_cast<int>(threadIdx.x); i < kChunk * kWidth; i += kThreadCount) {
+    decays[i] = decay_of(c, i / kWidth, i % kWidth);
+  }
 }
 
 /// Arrays of all chunks of all value heads. kWidth is D and D_v, rounded up to 64 or 128.

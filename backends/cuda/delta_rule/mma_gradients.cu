@@ -2,8 +2,8 @@
 #include "mma_levels.cuh"
 
 /// dr = N' du, dv = beta dr, and the gradients that are named in `ops/kernels/delta_rule.h`: a
-/// block for each chunk of each value head. A warp has 16 rows and half of the columns of each
-/// product.
+/// block for each chunk of each value head. A warp has 16 rows and a part of the columns of
+/// each product.
 ///
 /// A key gets gradients where a decay ends at its token (`row`) and where one begins (`column`).
 namespace sash::cuda::delta {
@@ -13,7 +13,7 @@ template <int kWidth, bool kFeatures>
 __global__ void __launch_bounds__(kGradientCount)
     gradient_kernel(const __grid_constant__ Call x, Results to) {
   using M = GradientShared<kWidth, kFeatures>;
-  constexpr int blocks = kWidth / 32;  // of columns of a warp
+  constexpr int blocks = kPartBlocks<kWidth>;  // of columns of a warp
   extern __shared__ __align__(128) unsigned char shared[];
   const Sizes& s = x.sizes;
   const int thread = static_cast<int>(threadIdx.x), block = static_cast<int>(blockIdx.x);
@@ -21,13 +21,14 @@ __global__ void __launch_bounds__(kGradientCount)
   const Chunk<Half> c(x, at, block % s.value_heads);
   if (c.count == 0) return;
   const int64_t index = block;
-  const int r = warp() % 4, half_row = warp() / 4, first = half_row * blocks;
+  const int r = warp() % 4, part = warp() / 4, first = part * blocks;
   const uint32_t base = shared_address(shared);
   auto* const sums = reinterpret_cast<float*>(shared + M::kFloats);  // G
   float *const of_values = sums + kChunk, *const dbetas = of_values + kChunk,
-               *const tokens = dbetas + 2 * kChunk, *const with_states = tokens + 2 * kChunk,
+               *const tokens = dbetas + kGradientParts * kChunk,
+               *const with_states = tokens + kGradientParts * kChunk,
                *const with_columns = with_states + kWidth;  // [4][kWidth]
-  float* const totals = with_columns + 4 * kWidth;          // [8]
+  float* const totals = with_columns + 4 * kWidth;          // for each warp
 
   const int key_head = c.head / (s.value_heads / s.heads), end = at.first + at.count;
   const auto read = [&](int place, const Rows<const Half>& rows) {
@@ -61,13 +62,13 @@ __global__ void __launch_bounds__(kGradientCount)
     const int d = thread % kWidth;
     float decay = 1;
     if (thread < kWidth) {
-#pragma unroll 8
+#pragma unroll 32
       for (int t = 0; t < kChunk; ++t) {
         half_at(shared, M::kDecays + RowTile<kWidth>::element(t & ~7, t % 8, d)) =
             narrow<Half>(decay *= decay_of(c, t, d));
       }
     } else if (thread < 2 * kWidth) {
-#pragma unroll 8
+#pragma unroll 32
       for (int t = kChunk - 1; t >= 0; --t) {
         half_at(shared, M::kDecays + M::kTileBytes + RowTile<kWidth>::element(t & ~7, t % 8, d)) =
             narrow<Half>(decay);
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(kGradientCount)
   uint32_t left[4], right[4];
 
   {  // dr, dv, and dbeta = dr . (v - S' (b k) - A u)
-    HalfRow<kWidth> dr = {}, z = {};
+    PartOfRow<kWidth> dr = {}, z = {};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (i < r) continue;
@@ -155,13 +156,15 @@ __global__ void __launch_bounds__(kGradientCount)
         }
       }
       sum = sum_over_quad(sum);
-      if (lane() % 4 == 0) dbetas[half_row * kChunk + t] = sum;
+      if (lane() % 4 == 0) dbetas[part * kChunk + t] = sum;
     }
   }
   wait_for_copies();
   __syncthreads();
   if (to.dbeta && thread < c.count) {
-    to.dbeta[c.token + thread] = dbetas[thread] + dbetas[kChunk + thread];
+    float sum = 0;
+    for (int i = 0; i < kGradientParts; ++i) sum += dbetas[i * kChunk + thread];
+    to.dbeta[c.token + thread] = sum;
   }
   for (int i = thread; i < c.count * (s.width / 8); i += kGradientCount) {
     const int t = i / (s.width / 8), chunk = i % (s.width / 8);
@@ -171,8 +174,7 @@ __global__ void __launch_bounds__(kGradientCount)
   // Without beta, u does not depend on keys.
   const float minus = x.beta ? -1 : 0;
 #pragma unroll
-  for (int j = 0; j < 2; ++j) {  // dP and dA, with the decays of heads
-    const int i = 2 * half_row + j;
+  for (int i = part; i < 4; i += kGradientParts) {  // dP and dA, with the decays of heads
     Sums16 p = {}, da = {};
     if (i <= r) {
 #pragma unroll
@@ -198,7 +200,7 @@ __global__ void __launch_bounds__(kGradientCount)
     store<Panel<kChunk>>(shared + M::kA, da, r, i);
   }
 
-  HalfRow<kWidth> dq = {}, row = {}, column = {};
+  PartOfRow<kWidth> dq = {}, row = {}, column = {};
 #pragma unroll
   for (int k = 0; k < kWidth / 16; ++k) {
     uint32_t of_g[4], of_dv[4], of_u[4];
@@ -367,7 +369,7 @@ __global__ void __launch_bounds__(kGradientCount)
     }
     if constexpr (!kFeatures) {
       of_token = sum_over_quad(of_token);
-      if (lane() % 4 == 0) tokens[half_row * kChunk + t] = of_token;
+      if (lane() % 4 == 0) tokens[part * kChunk + t] = of_token;
     }
   }
   if (!to.dg) return;
@@ -384,7 +386,9 @@ __global__ void __launch_bounds__(kGradientCount)
     for (int d = lane(); d < kWidth; d += kWarp) last += with_states[d];
     last = sum_over_lanes(last) * __expf(sums[kChunk - 1]);
     for (int i = 0; i < kGradientCount / kWarp; ++i) last += totals[i];
-    for (int t = lane(); t < kChunk; t += kWarp) tokens[t] += tokens[kChunk + t];
+    for (int t = lane(); t < kChunk; t += kWarp) {
+      for (int i = 1; i < kGradientParts; ++i) tokens[t] += tokens[i * kChunk + t];
+    }
     __syncwarp();
     running_sums(tokens, true);
     for (int t = lane(); t < c.count; t += kWarp) to.dg[c.token + t] = tokens[t] + last;

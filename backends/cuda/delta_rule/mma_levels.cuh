@@ -5,7 +5,8 @@
 /// The shared memory of `gradient_kernel`, and its part that only decays for each feature have.
 namespace sash::cuda::delta {
 
-inline constexpr int kGradientCount = 256;  // threads
+inline constexpr int kGradientCount = 512;                   // threads
+inline constexpr int kGradientParts = kGradientCount / 128;  // of columns
 
 template <int kWidth, bool kFeatures>
 struct GradientShared {
@@ -17,16 +18,19 @@ struct GradientShared {
   static constexpr int kN = kQueries + kTileBytes, kA = kN + kSquare;  // then dP, dA
   static constexpr int kDecays = kA + kSquare;  // with features: tiles of b, f
   static constexpr int kFloats = kDecays + (kFeatures ? 2 : 0) * kTileBytes;
-  static constexpr int kBytes = kFloats + (6 * kChunk + 5 * kWidth + 8) * 4;
+  static constexpr int kBytes =
+      kFloats + (2 * (1 + kGradientParts) * kChunk + 5 * kWidth + kGradientCount / 32) * 4;
   // Later, in the place of all up to kV: keys, queries and decays of a level, and the decays of
   // tokens in float. Then, in the place of u, du and g_out: the terms of dg.
   static constexpr int kDgRow = kWidth + 8;
   static_assert(3 * kTileBytes + kChunk * kWidth * 4 <= kV && kChunk * kDgRow * 4 <= kV - kU);
 };
 
-/// Sums of 16 rows and half of the columns.
+/// Sums of 16 rows and a part of the columns.
 template <int kWidth>
-using HalfRow = Sums16[kWidth / 32];
+inline constexpr int kPartBlocks = kWidth / 16 / kGradientParts;
+template <int kWidth>
+using PartOfRow = Sums16[kPartBlocks<kWidth>];
 
 /// Clears the elements of a left operand that are no pair of the level. Rows are t and columns i,
 /// or, `down`, rows are i and columns t.
@@ -43,80 +47,90 @@ __device__ void keep_level(uint32_t (&a)[4]) {
 }
 
 struct Element {
-  float decay, own;
+  float2 decay, own;
 };
 
 /// The scores' gradients times keys and queries, for decays of each feature: levels of the chunk.
 template <int kWidth>
-__device__ void add_levels(const Chunk<Half>& c, unsigned char* shared, HalfRow<kWidth>& dq,
-                           HalfRow<kWidth>& row, HalfRow<kWidth>& column) {
+__device__ void add_levels(const Chunk<Half>& c, unsigned char* shared, PartOfRow<kWidth>& dq,
+                           PartOfRow<kWidth>& row, PartOfRow<kWidth>& column) {
   using M = GradientShared<kWidth, true>;
-  constexpr int blocks = kWidth / 32;
+  constexpr int blocks = kPartBlocks<kWidth>;
   const uint32_t base = shared_address(shared);
-  const int thread = static_cast<int>(threadIdx.x), d = thread % kWidth;
+  const int thread = static_cast<int>(threadIdx.x);
   const int r = warp() % 4, first = warp() / 4 * blocks;
   unsigned char *const keys_of = shared, *const queries_of = shared + M::kTileBytes,
                        *const decays_of = shared + 2 * M::kTileBytes;
   const RowTile<kWidth> keys(base), queries(base + M::kTileBytes);
   const Panel<kChunk> dp(base + M::kN), da(base + M::kA);
-  // The first threads have a key's feature, the next ones a query's. Registers have no room for
-  // the decays.
-  auto* const decays = reinterpret_cast<float*>(shared + 3 * M::kTileBytes) + d;  // [64][kWidth]
-  if (thread < kWidth) store_decays<kWidth>(decays, c, d);
-  unsigned char* const own_tile = shared + (thread < kWidth ? M::kKeys : M::kQueries);
+  auto* const decays = reinterpret_cast<float*>(shared + 3 * M::kTileBytes);  // [64][kWidth]
+  store_decays<kWidth, kGradientCount>(decays, c);
+  // The first threads have two features of keys, the next ones of queries, the next ones of decays.
+  const int role = thread / kWidth;
+  const int d = thread % (kWidth / 2) * 2, half_of_tokens = thread / (kWidth / 2) % 2;
+  unsigned char* const own_tile = shared + (role == 0 ? M::kKeys : M::kQueries);
   const auto load = [&](int token, int j) {
-    return Element{decays[(token + j) * kWidth],
-                   widen(half_at(own_tile, RowTile<kWidth>::element(token, j, d)))};
+    return Element{*reinterpret_cast<const float2*>(decays + (token + j) * kWidth + d),
+                   unpack(word_at(own_tile, RowTile<kWidth>::element(token, j, d)))};
   };
   each_level([&]<int kHalf>() {
     __syncthreads();
-    if (thread < 2 * kWidth) {
-      each_decay_of_level<kHalf>(
-          load, [&](int token, int j, bool upper, float decay, const Element& x) {
-            const int place = RowTile<kWidth>::element(token, j, d);
-            if (thread < kWidth) {
-              half_at(keys_of, place) = narrow<Half>(x.own * decay);
-              half_at(decays_of, place) = narrow<Half>(decay);
-            } else {
-              half_at(queries_of, place) = narrow<Half>(upper ? x.own * decay : 0.f);
-            }
-          });
+    if (role < 3) {
+      each_decay_of_level<kHalf>(half_of_tokens, load,
+                                 [&](int token, int j, bool upper, float2 decay, const Element& x) {
+                                   const int place = RowTile<kWidth>::element(token, j, d);
+                                   if (role == 0) {
+                                     word_at(keys_of, place) = pack(x.own * decay);
+                                   } else if (role == 1) {
+                                     word_at(queries_of, place) = upper ? pack(x.own * decay) : 0;
+                                   } else {
+                                     word_at(decays_of, place) = pack(decay);
+                                   }
+                                 });
     }
     __syncthreads();
     // The blocks of the other half, [from, from + count).
     constexpr int count = kHalf == 32 ? 2 : 1;
     const bool upper = kHalf < 16 || (kHalf == 16 ? r % 2 == 1 : r >= 2);
     const bool lower = kHalf < 16 || !upper;
+    const int lower_from = kHalf == 32 ? 0 : kHalf == 16 ? r - 1 : r;
+    const int upper_from = kHalf == 32 ? 2 : kHalf == 16 ? r + 1 : r;
+    uint32_t to_upper[2][count][4], to_lower[2][count][4];  // of dP, of dA
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      if (upper) {
+        dp.left(to_upper[0][i], r, lower_from + i);
+        da.left(to_upper[1][i], r, lower_from + i);
+      }
+      if (lower) {
+        dp.left_down(to_lower[0][i], upper_from + i, r);
+        da.left_down(to_lower[1][i], upper_from + i, r);
+      }
+      if constexpr (kHalf < 16) {
+#pragma unroll
+        for (int of = 0; of < 2; ++of) {
+          keep_level<kHalf, false>(to_upper[of][i]);
+          keep_level<kHalf, true>(to_lower[of][i]);
+        }
+      }
+    }
 #pragma unroll
     for (int j = 0; j < blocks; ++j) {
       const int n = first + j;
       Sums16 to_query = {}, to_row = {}, to_column = {};
-      uint32_t left[4], right[4];
-      if (upper) {
-        const int from = kHalf == 32 ? 0 : kHalf == 16 ? r - 1 : r;
+      uint32_t right[4];
 #pragma unroll
-        for (int i = 0; i < count; ++i) {
-          keys.right_down(right, from + i, n);
-          dp.left(left, r, from + i);
-          if constexpr (kHalf < 16) keep_level<kHalf, false>(left);
-          multiply(to_query, left, right);
-          da.left(left, r, from + i);
-          if constexpr (kHalf < 16) keep_level<kHalf, false>(left);
-          multiply(to_row, left, right);
+      for (int i = 0; i < count; ++i) {
+        if (upper) {
+          keys.right_down(right, lower_from + i, n);
+          multiply(to_query, to_upper[0][i], right);
+          multiply(to_row, to_upper[1][i], right);
         }
-      }
-      if (lower) {
-        const int from = kHalf == 32 ? 2 : kHalf == 16 ? r + 1 : r;
-#pragma unroll
-        for (int i = 0; i < count; ++i) {
-          queries.right_down(right, from + i, n);
-          dp.left_down(left, from + i, r);
-          if constexpr (kHalf < 16) keep_level<kHalf, true>(left);
-          multiply(to_column, left, right);
-          keys.right_down(right, from + i, n);
-          da.left_down(left, from + i, r);
-          if constexpr (kHalf < 16) keep_level<kHalf, true>(left);
-          multiply(to_column, left, right);
+        if (lower) {
+          queries.right_down(right, upper_from + i, n);
+          multiply(to_column, to_lower[0][i], right);
+          keys.right_down(right, upper_from + i, n);
+          multiply(to_column, to_lower[1][i], right);
         }
       }
 #pragma unroll

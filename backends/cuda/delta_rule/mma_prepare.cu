@@ -15,12 +15,13 @@ constexpr int kLowerRow = kChunk + 4;  // floats of a row of beta A
 template <int kWidth, bool kFeatures>
 struct PrepareShared {
   static constexpr int kTileBytes = RowTile<kWidth>::kBytes;
-  static constexpr int kQueries = kTileBytes, kValues = 2 * kTileBytes;
+  static constexpr int kValues = kTileBytes, kQueries = 2 * kTileBytes;
   static constexpr int kLevels = 3 * kTileBytes;  // keys, then queries, with decays of a level
-  static constexpr int kLower = kLevels + (kFeatures ? 2 : 0) * kTileBytes;  // beta A, float
-  static constexpr int kInverse = kLower + kChunk * kLowerRow * 4;           // N, a panel
-  static constexpr int kCorner = kInverse + kChunk * kChunk * 2;  // beta A, rows from 32 on,
-  static constexpr int kProduct = kCorner + 32 * 32 * 2;          // columns below; that times N
+  // beta A, float; with decays of heads in the place of the queries, which are then written.
+  static constexpr int kLower = kFeatures ? kLevels + 2 * kTileBytes : kQueries;
+  static constexpr int kInverse = kLower + kChunk * kLowerRow * 4;  // N, a panel
+  static constexpr int kCorner = kInverse + kChunk * kChunk * 2;    // beta A, rows from 32 on,
+  static constexpr int kProduct = kCorner + 32 * 32 * 2;            // columns below; that times N
   static constexpr int kEnd = kProduct + 32 * 32 * 2;
   // At first, the decays of tokens [64][kWidth], float, are in the place of beta A to there.
   static constexpr int kDecaysEnd = kLower + (kFeatures ? kChunk * kWidth * 4 : 0);
@@ -55,7 +56,7 @@ __device__ void add_where(Sums16& to, const Sums16& sums, const F& here) {
 }
 
 struct Element {
-  float decay, key, query;
+  float2 decay, key, query;
 };
 
 /// P and A of 16 rows: blocks left of the diagonal, and [3] the one on it.
@@ -64,12 +65,12 @@ struct Scores {
 };
 
 /// Writes the rows of a tile as a panel, times a factor for each row.
-template <int kWidth, int kThreadCount, class F>
-__device__ void write_panel(Half* to, const unsigned char* tile, int thread, const F& factor) {
+template <int kWidth, class F>
+__device__ void write_panel(Half* to, const unsigned char* tile, const F& factor) {
   using X = Tile<Half, kWidth>;
   constexpr int across = kWidth / 16;
 #pragma unroll 4
-  for (int i = thread; i < kChunk * kWidth / 8; i += kThreadCount) {
+  for (int i = static_cast<int>(threadIdx.x); i < kChunk * kWidth / 8; i += kCount) {
     const int block = i / 32, row = block / across * 16 + i % 32 / 16 * 8 + i % 8;
     const int chunk = block % across * 2 + i / 8 % 2;
     auto eight = *reinterpret_cast<const uint4*>(tile + X::offset(row, chunk));
@@ -104,7 +105,8 @@ __device__ inline void invert_32(const float* lower, unsigned char* inverse, int
 }
 
 template <int kWidth, bool kFeatures>
-__global__ void __launch_bounds__(kCount, 2) prepare_kernel(const __grid_constant__ Call x) {
+__global__ void __launch_bounds__(kCount, kFeatures ? 2 : 3)
+    prepare_kernel(const __grid_constant__ Call x) {
   using M = PrepareShared<kWidth, kFeatures>;
   extern __shared__ __align__(128) unsigned char shared[];
   const int heads = x.sizes.value_heads, block = static_cast<int>(blockIdx.x), r = warp();
@@ -141,30 +143,32 @@ __global__ void __launch_bounds__(kCount, 2) prepare_kernel(const __grid_constan
     __syncthreads();
   }
 
+  Half* const f_of = x.arrays.f + index * (kChunk * kWidth);
+  Half* const q_of = x.arrays.q + index * (kChunk * kWidth);
   Scores scores;
   [[maybe_unused]] auto* const decays = reinterpret_cast<float*>(shared + M::kLower);
-  [[maybe_unused]] const int d = thread % kWidth;
   if constexpr (kFeatures) {
-    if (thread < kWidth) store_decays<kWidth>(decays + d, c, d);
-    if constexpr (kWidth < kCount) __syncthreads();
+    store_decays<kWidth, kCount>(decays, c);
+    __syncthreads();
+    // With 64 features, half of the threads has keys, the other half queries.
+    const int d = thread % (kWidth / 2) * 2, half = thread / (kWidth / 2) % 2;
+    const bool has_keys = thread < kWidth, has_queries = thread >= kCount - kWidth;
     const auto load = [&](int first, int j) {
       const int place = RowTile<kWidth>::element(first, j, d);
-      return Element{decays[(first + j) * kWidth + d], widen(half_at(shared, place)),
-                     widen(half_at(shared, M::kQueries + place))};
+      return Element{*reinterpret_cast<const float2*>(decays + (first + j) * kWidth + d),
+                     unpack(word_at(shared, place)), unpack(word_at(shared, M::kQueries + place))};
     };
     const RowTile<kWidth> level_keys(base + M::kLevels),
         level_queries(base + M::kLevels + M::kTileBytes);
     each_level([&]<int kHalf>() {
-      each_decay_of_level<kHalf>(load, [&](int first, int j, bool upper, float decay,
-                                           const Element& at_t) {
-        const int place = RowTile<kWidth>::element(first, j, d);
-        if (thread < kWidth) {
-          half_at(shared, M::kLevels + place) = narrow<Half>(at_t.key * decay);
-        }
-        if (thread >= kCount - kWidth && upper) {
-          half_at(shared, M::kLevels + M::kTileBytes + place) = narrow<Half>(at_t.query * decay);
-        }
-      });
+      each_decay_of_level<kHalf>(
+          half, load, [&](int first, int j, bool upper, float2 decay, const Element& at_t) {
+            const int place = M::kLevels + RowTile<kWidth>::element(first, j, d);
+            if (has_keys) word_at(shared, place) = pack(at_t.key * decay);
+            if (has_queries && upper) {
+              word_at(shared, M::kTileBytes + place) = pack(at_t.query * decay);
+            }
+          });
       __syncthreads();
       const auto add = [&](Sums16& p, Sums16& a, int column) {
         add_products(p, a, level_queries, level_keys, r, column);
@@ -191,40 +195,50 @@ __global__ void __launch_bounds__(kCount, 2) prepare_kernel(const __grid_constan
     __syncthreads();
 
     // b k and f k in the place of the levels, scale b q in that of q.
-    float decay = 1;
+    const auto product = [&](int first) {  // of the decays of 32 tokens
+      float2 all{1, 1};
+#pragma unroll 8
+      for (int t = first; t < first + kChunk / 2; ++t) {
+        all = all * *reinterpret_cast<const float2*>(decays + t * kWidth + d);
+      }
+      return all;
+    };
+    float2 up{1, 1}, down{1, 1};
+    (half == 0 ? down : up) = product(half == 0 ? kChunk / 2 : 0);
+    Element group[8];
 #pragma unroll 1
-    for (int first = 0; first < kChunk; first += 8) {
-      Element group[8];
+    for (int first = half * (kChunk / 2); first < (half + 1) * (kChunk / 2); first += 8) {
 #pragma unroll
       for (int j = 0; j < 8; ++j) group[j] = load(first, j);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        decay *= group[j].decay;
+        up = up * group[j].decay;
         const int place = RowTile<kWidth>::element(first, j, d);
-        if (thread < kWidth)
-          half_at(shared, M::kLevels + place) = narrow<Half>(group[j].key * decay);
-        if (thread >= kCount - kWidth) {
-          half_at(shared, M::kQueries + place) = narrow<Half>(group[j].query * (x.scale * decay));
+        if (has_keys) word_at(shared, M::kLevels + place) = pack(group[j].key * up);
+        if (has_queries) {
+          const float2 by{x.scale * up.x, x.scale * up.y};
+          word_at(shared, M::kQueries + place) = pack(group[j].query * by);
         }
       }
     }
-    if (thread < kWidth) {
-      x.arrays.e[index * kWidth + d] = decay;
-      decay = 1;
+    if (has_keys) {
+      if (half == 1) *reinterpret_cast<float2*>(x.arrays.e + index * kWidth + d) = up;
 #pragma unroll 1
-      for (int first = kChunk - 8; first >= 0; first -= 8) {
-        Element group[8];
+      for (int first = (half + 1) * (kChunk / 2) - 8; first >= half * (kChunk / 2); first -= 8) {
 #pragma unroll
         for (int j = 0; j < 8; ++j) group[j] = load(first, j);
 #pragma unroll
         for (int j = 7; j >= 0; --j) {
-          half_at(shared, M::kLevels + M::kTileBytes + RowTile<kWidth>::element(first, j, d)) =
-              narrow<Half>(group[j].key * decay);
-          decay *= group[j].decay;
+          word_at(shared, M::kLevels + M::kTileBytes + RowTile<kWidth>::element(first, j, d)) =
+              pack(group[j].key * down);
+          down = down * group[j].decay;
         }
       }
     }
-    __syncthreads();  // the decays have been read
+    __syncthreads();
+    const auto one = [](int) { return 1.f; };
+    write_panel<kWidth>(f_of, shared + M::kLevels + M::kTileBytes, one);
+    write_panel<kWidth>(q_of, shared + M::kQueries, one);
   } else {
     if (thread < kWidth) x.arrays.e[index * kWidth + thread] = __expf(sums[kChunk - 1]);
 #pragma unroll
@@ -232,6 +246,10 @@ __global__ void __launch_bounds__(kCount, 2) prepare_kernel(const __grid_constan
       if (column < r) add_products(scores.p[column], scores.a[column], queries, keys, r, column);
     }
     add_products(scores.p[3], scores.a[3], queries, keys, r, r);
+    write_panel<kWidth>(f_of, shared, [&](int t) { return __expf(sums[kChunk - 1] - sums[t]); });
+    write_panel<kWidth>(q_of, shared + M::kQueries,
+                        [&](int t) { return x.scale * __expf(sums[t]); });
+    __syncthreads();
   }
 
   auto* const lower = reinterpret_cast<float*>(shared + M::kLower);
@@ -274,21 +292,8 @@ __global__ void __launch_bounds__(kCount, 2) prepare_kernel(const __grid_constan
     }
   }
 
-  Half* const f_of = x.arrays.f + index * (kChunk * kWidth);
-  Half* const q_of = x.arrays.q + index * (kChunk * kWidth);
   __syncthreads();
-  if (r < 2) {
-    invert_32(lower, shared + M::kInverse, 32 * r);
-  } else if constexpr (kFeatures) {
-    const auto one = [](int) { return 1.f; };
-    write_panel<kWidth, 64>(f_of, shared + M::kLevels + M::kTileBytes, thread - 64, one);
-    write_panel<kWidth, 64>(q_of, shared + M::kQueries, thread - 64, one);
-  } else {
-    write_panel<kWidth, 64>(f_of, shared, thread - 64,
-                            [&](int t) { return __expf(sums[kChunk - 1] - sums[t]); });
-    write_panel<kWidth, 64>(q_of, shared + M::kQueries, thread - 64,
-                            [&](int t) { return x.scale * __expf(sums[t]); });
-  }
+  if (r < 2) invert_32(lower, shared + M::kInverse, 32 * r);
   __syncthreads();
   // The rest of N: below the diagonal blocks, minus the lower block times A beta times the upper.
   const Panel<kChunk> inverse(base + M::kInverse);
