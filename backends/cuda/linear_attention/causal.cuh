@@ -78,31 +78,50 @@ struct CausalCall {
   }
 };
 
-/// The steps of a block of threads: a chunk, with each head of queries that reads it if `by_query`.
-struct Steps {
-  int b, h, key_head, segment, begin, chunks, heads;
+/// The segment of a block of threads.
+struct Segment {
+  int b, h, key_head, begin, chunks, heads;  ///< heads of queries, from h on, that take each chunk
   bool backwards;
 
-  __device__ Steps(const CausalCall& x, int of_b, int of_h, int of_key_head, int at, bool by_query,
-                   bool from_behind)
+  __device__ Segment(const CausalCall& x, int of_b, int of_h, int of_key_head, int at,
+                     bool by_query, bool from_behind)
       : b(of_b),
         h(of_h),
         key_head(of_key_head),
-        segment(at),
         begin(at * x.segment),
         chunks((min(x.segment, x.p.keys - begin) + kChunk - 1) / kChunk),
         heads(by_query ? x.p.group() : 1),
         backwards(from_behind) {}
+};
 
-  __device__ int count() const { return chunks * heads; }
-  __device__ int row(int n) const {
-    const int chunk = heads == 1 ? n : n / heads;
-    return begin + kChunk * (backwards ? chunks - 1 - chunk : chunk);
+/// Walks the steps of a segment: its chunks, and for each the heads of queries.
+class Steps {
+ public:
+  __device__ explicit Steps(const Segment& segment)
+      : segment_(segment),
+        chunks_(segment.chunks),
+        row_(segment.begin + (segment.backwards ? kChunk * (segment.chunks - 1) : 0)) {}
+
+  __device__ bool more() const { return chunks_ > 0; }
+  __device__ void advance() {
+    ++taken_;
+    if (++head_ < segment_.heads) return;
+    head_ = 0;
+    --chunks_;
+    row_ += segment_.backwards ? -kChunk : kChunk;
   }
-  /// The head of queries, and whether it is the first or the last of the chunk.
-  __device__ int head(int n) const { return heads == 1 ? h : h + n % heads; }
-  __device__ bool is_first(int n) const { return heads == 1 || n % heads == 0; }
-  __device__ bool is_last(int n) const { return heads == 1 || n % heads == heads - 1; }
+
+  __device__ int taken() const { return taken_; }
+  __device__ int row() const { return row_; }
+  __device__ int head() const { return segment_.h + head_; }
+  /// Whether the head is the first or the last of the chunk, and the chunk the last.
+  __device__ bool is_first() const { return head_ == 0; }
+  __device__ bool is_last() const { return head_ == segment_.heads - 1; }
+  __device__ bool ends() const { return chunks_ == 1; }
+
+ private:
+  const Segment& segment_;
+  int chunks_, row_, head_ = 0, taken_ = 0;
 };
 
 struct Nothing {};
@@ -196,22 +215,22 @@ struct CausalShape {
 template <class S>
 class Preparer {
  public:
-  __device__ Preparer(const CausalCall& x, const Steps& steps, typename S::Shared& shared)
-      : x_(x), steps_(steps), shared_(shared), count_(steps.count()) {}
+  __device__ Preparer(const CausalCall& x, const Segment& segment, typename S::Shared& shared)
+      : x_(x), segment_(segment), shared_(shared), next_(segment) {}
 
   __device__ void run() {
     if (thread() == 0) {
-      while (copied_ < min(S::kStages, count_)) copy();
+      while (next_.taken() < S::kStages && next_.more()) copy();
     }
-    for (int n = 0; n < count_; ++n, at_.advance()) {
+    for (Steps steps(segment_); steps.more(); steps.advance(), at_.advance()) {
       if (thread() == 0) {
-        // The stage of step n - 2. Behind it, the next tiles would be too late.
-        if (n >= 2 && copied_ < count_) copy();
+        // To the stage of the step before the previous one. The previous one may still be in use.
+        if (steps.taken() >= 2 && next_.more()) copy();
         if constexpr (S::kSlope) {
-          if (steps_.is_first(n)) copy_slope(n);
+          if (steps.is_first()) copy_slope(steps);
         }
       }
-      prepare(n);
+      prepare(steps);
       fence_proxy_async();
       shared_.ready[at_.stage()].arrive_as_one();
     }
@@ -228,39 +247,39 @@ class Preparer {
   }
 
   template <Side side>
-  __device__ void copy_tile(typename S::Tokens& to, int n, Barrier& full) {
-    const int h = side == Side::q || side == Side::g ? steps_.head(n) : steps_.key_head;
-    copy_rows(to, 0, map_of(side), steps_.row(n), h, steps_.b, full);
+  __device__ void copy_tile(typename S::Tokens& to, const Steps& step, Barrier& full) {
+    const int h = side == Side::q || side == Side::g ? step.head() : segment_.key_head;
+    copy_rows(to, 0, map_of(side), step.row(), h, segment_.b, full);
   }
 
   __device__ void copy() {
     shared_.ring.acquire(at_copy_);
     Barrier& full = shared_.ring.commit(at_copy_);
     auto& stage = shared_.stage[at_copy_.stage()];
-    if constexpr (!S::kSums) copy_tile<S::kPlan.a>(stage[0], copied_, full);
-    copy_tile<S::kPlan.b>(stage[S::kTiles - 2], copied_, full);
-    copy_tile<S::kPlan.c>(stage[S::kTiles - 1], copied_, full);
+    if constexpr (!S::kSums) copy_tile<S::kPlan.a>(stage[0], next_, full);
+    copy_tile<S::kPlan.b>(stage[S::kTiles - 2], next_, full);
+    copy_tile<S::kPlan.c>(stage[S::kTiles - 1], next_, full);
     at_copy_.advance();
-    ++copied_;
+    next_.advance();
   }
 
-  __device__ void copy_slope(int n) {
+  __device__ void copy_slope(const Steps& step) {
     shared_.slope_ring.acquire(at_slope_);
     Barrier& full = shared_.slope_ring.commit(at_slope_);
-    copy_tile<S::kPlan.slope>(shared_.slope[at_slope_.stage()], n, full);
+    copy_tile<S::kPlan.slope>(shared_.slope[at_slope_.stage()], step, full);
     at_slope_.advance();
   }
 
-  __device__ void prepare(int n) {
-    const int first = steps_.row(n);
-    const int64_t row0 = x_.row_of(steps_.b, steps_.head(n)) + first;
+  __device__ void prepare(const Steps& step) {
+    const int first = step.row();
+    const int64_t row0 = x_.row_of(segment_.b, step.head()) + first;
     const auto inside = [&](int row) { return first + row < x_.p.queries; };
     float c = 0;
     if constexpr (S::kByQuery) {
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
         const int row = row_at(i);
-        factor_[i] = inside(row) ? 1 / x_.den[row0 + row] : 0.f;
+        factor_[i] = inside(row) ? __fdividef(1, x_.den[row0 + row]) : 0.f;
       }
       if (S::kWeighted && thread() < kChunk && inside(thread())) c = x_.dots[row0 + thread()];
     }
@@ -280,14 +299,14 @@ class Preparer {
   template <Side side>
   __device__ void make(typename S::Tokens& tile, int first) {
     if constexpr (side == Side::q || side == Side::k) {
-      const int rows = (side == Side::q ? x_.p.queries : x_.key_end(steps_.b)) - first;
+      const int rows = (side == Side::q ? x_.p.queries : x_.key_end(segment_.b)) - first;
       const int end = thread() % kAcross * 8 < x_.p.depth ? rows : 0;
       change(tile, end, [](int, float x) {
         const float y = exp2_approx(x * kLog2E);
         return x > 0 ? x + 1 : y;
       });
     } else if constexpr (side == Side::v) {
-      const int rows = x_.key_end(steps_.b) - first;
+      const int rows = x_.key_end(segment_.b) - first;
       if (rows < kChunk) change(tile, rows, [](int, float x) { return x; });
     } else if constexpr (S::kByQuery) {
       change(tile, kChunk, [&](int i, float x) { return x * factor_[i]; });
@@ -302,19 +321,19 @@ class Preparer {
     for (int i = 0; i < kRows; ++i) {
       uint4& chunk = tile.at(row_at(i), thread() % kAcross);
       uint4 words = chunk;
+      const uint32_t inside = row_at(i) < end ? ~0u : 0u;  // not a branch for each word
       for (uint32_t* word : {&words.x, &words.y, &words.z, &words.w}) {
         const float2 pair = unpack(half, *word);
-        *word = row_at(i) < end ? pack(half, f(i, pair.x), f(i, pair.y)) : 0;
+        *word = pack(half, f(i, pair.x), f(i, pair.y)) & inside;
       }
       chunk = words;
     }
   }
 
   const CausalCall& x_;
-  const Steps& steps_;
+  const Segment& segment_;
   typename S::Shared& shared_;
-  const int count_;
-  int copied_ = 0;
+  Steps next_;  ///< to copy
   PipelineState<S::kStages> at_, at_copy_;
   PipelineState<2> at_slope_;
   float factor_[kRows];

@@ -17,17 +17,17 @@ __device__ void run_pass(const CausalCall& x, int b, int h, int at, unsigned cha
   constexpr bool by_key = S::kSums || S::kByQuery;
   const int key_head = by_key ? h : h / x.p.group();
   const int head = S::kByQuery ? h * x.p.group() : h;
-  const Steps steps(x, b, head, key_head, at, S::kByQuery, S::kByQuery && !S::kSums);
+  const Segment segment(x, b, head, key_head, at, S::kByQuery, S::kByQuery && !S::kSums);
   S::init(shared);
   if (group() >= S::kGroups) {
     warpgroup_reg_dealloc<48>();
-    Preparer<S>(x, steps, shared).run();
+    Preparer<S>(x, segment, shared).run();
     return;
   }
   warpgroup_reg_alloc<208>();
   float* const states =
       x.state<width>(S::kByQuery ? x.query_states : x.key_states, b, key_head, at);
-  Multiplier<S> multiplier(x, steps, shared);
+  Multiplier<S> multiplier(x, segment, shared);
   if constexpr (S::kSums) {
     multiplier.add_up(states);
   } else {

@@ -29,14 +29,14 @@ class Multiplier {
   using State = typename S::State;
 
  public:
-  __device__ Multiplier(const CausalCall& x, const Steps& steps, typename S::Shared& shared)
-      : x_(x), steps_(steps), shared_(shared) {}
+  __device__ Multiplier(const CausalCall& x, const Segment& segment, typename S::Shared& shared)
+      : x_(x), segment_(segment), shared_(shared) {}
 
   /// Forms T and the vector over all steps, and writes them to `to`.
   __device__ void add_up(float* to) {
     const Operand tiles(shared_.stage[0][0]), weights(shared_.weights[0]);
     clear();
-    for (int n = 0; n < steps_.count(); ++n, at_.advance()) {
+    for (Steps steps(segment_); steps.more(); steps.advance(), at_.advance()) {
       const int stage = at_.stage();
       const Operand b = tiles.at(stage, sizeof(shared_.stage[0]));
       const Operand w = weights.at(S::kWeighted ? stage : 0, sizeof(typename S::Weights));
@@ -63,31 +63,30 @@ class Multiplier {
     load(from);
     store_state();
     float sum[32];
-    const int count = steps_.count();
 #pragma unroll 1
-    for (int n = 0; n < count; ++n, at_.advance()) {
-      const int first = steps_.row(n), stage = at_.stage();
+    for (Steps steps(segment_); steps.more(); steps.advance(), at_.advance()) {
+      const int first = steps.row(), stage = at_.stage();
       float r[2] = {1, 1}, c[2] = {};
       if constexpr (S::kPass == Pass::dq) {
-        const int64_t row0 = x_.row_of(steps_.b, steps_.h) + first;
+        const int64_t row0 = x_.row_of(segment_.b, segment_.h) + first;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const bool inside = first + row_of(half) < x_.p.queries;
           const float den = inside ? x_.den[row0 + row_of(half)] : 1.f;
-          r[half] = 1 / den;
+          r[half] = __fdividef(1, den);
           c[half] = inside ? x_.dots[row0 + row_of(half)] * den : 0.f;
         }
       }
       const Operand a = tiles.at(stage, sizeof(shared_.stage[0]));
       const Operand b = a + sizeof(Tokens), own = b + sizeof(Tokens) + slab();
       shared_.ready[stage].wait(at_.parity());
-      if (steps_.is_first(n)) sync_group();  // T is in shared memory
+      if (steps.is_first()) sync_group();  // T is in shared memory
       float score[32];
       fence_sums();
       warpgroup_arrive();
       multiply_rows<Tokens, Tokens>(score, a, b);
       warpgroup_commit();
-      if (steps_.is_first(n)) {
+      if (steps.is_first()) {
         warpgroup_arrive();
 #pragma unroll
         for (int k = 0; k < S::kWidth / 16; ++k) {
@@ -121,10 +120,10 @@ class Multiplier {
       fence_operand(normaliser);
       fence_sums();
       shared_.ring.release(at_);
-      if (!steps_.is_last(n)) continue;
+      if (!steps.is_last()) continue;
 
       if constexpr (S::kPass == Pass::dq || S::kPass == Pass::dk) add_vector(sum, c);
-      if (n + 1 < count) {
+      if (!steps.ends()) {
         sync_group();  // all have read T and the vector
         store_state();
       }
@@ -135,9 +134,9 @@ class Multiplier {
           const int row = first + row_of(half);
           const float den =
               x_.eps + sum_over_quad(total[half] + normaliser[2 * half] + normaliser[2 * half + 1]);
-          r[half] = 1 / den;
+          r[half] = __fdividef(1, den);
           if (group() == 0 && lane() % 4 == 0 && row < x_.p.queries) {
-            x_.den[x_.row_of(steps_.b, steps_.h) + row] = den;
+            x_.den[x_.row_of(segment_.b, segment_.h) + row] = den;
           }
         }
       }
@@ -289,7 +288,7 @@ class Multiplier {
   __device__ void apply_slope(float (&sum)[32], int first) {
     shared_.slope_ring.wait(at_slope_);
     const uint32_t from = S::lane_address(shared_.slope[at_slope_.stage()].address() + slab());
-    const int end = S::kPass == Pass::dk ? x_.key_end(steps_.b) : x_.p.queries;
+    const int end = S::kPass == Pass::dk ? x_.key_end(segment_.b) : 0;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       uint32_t words[4];
@@ -298,7 +297,7 @@ class Multiplier {
       for (int i = 0; i < 4; ++i) {
         const float2 x = unpack(std::type_identity<Half>{}, words[i]);
         float* const pair = sum + 8 * j + 2 * i;
-        const bool inside = first + row_of(i % 2) < end;
+        const bool inside = S::kPass != Pass::dk || first + row_of(i % 2) < end;
         pair[0] = inside ? pair[0] * slope(x.x) : 0.f;
         pair[1] = inside ? pair[1] * slope(x.y) : 0.f;
       }
@@ -312,7 +311,7 @@ class Multiplier {
   }
 
   const CausalCall& x_;
-  const Steps& steps_;
+  const Segment& segment_;
   typename S::Shared& shared_;
   PipelineState<S::kStages> at_;
   PipelineState<2> at_slope_;
