@@ -47,6 +47,8 @@ struct BlockList {
   int64_t short_first = 0, short_last = 0;
   int direction = 0;       ///< of `order` in every head: 1 ascending, -1 descending, 0 neither
   bool contiguous = true;  ///< each row's blocks are neighbours, with none missing between
+  /// Whether rows 2 m and 2 m + 1 of every head have the same blocks, and not all rows have.
+  bool paired = false;
 
   /// The block number and the bit tile of entry `e`. The tile is -1 if the block is full.
   SASH_HOST_DEVICE int32_t block_at(int32_t e) const { return e < 0 ? e - kUnlisted : block[e]; }

@@ -243,6 +243,7 @@ TEST_CASE("the map of a window is that of the same mask compiled block by block"
       CHECK(a.short_last == b.short_last);
       CHECK(a.direction == b.direction);
       CHECK(a.contiguous == b.contiguous);
+      CHECK(a.paired == b.paired);
     }
     CHECK(found->bytes() <= expected->bytes());
   }
@@ -256,6 +257,18 @@ TEST_CASE("the map of a causal mask over 2^20 tokens has a range for each block 
   CHECK(blocks->map.by_key.entries == kRows * (kRows + 1) / 2);
   CHECK(blocks->bytes() < 1'000'000);
   CHECK(blocks->words.numel() == 2 * 64);
+}
+
+TEST_CASE("maps tell that block rows come in pairs with the same blocks") {
+  const MaskShape shape{.batch = 1, .heads = 1, .queries = 2048, .keys = 2048};
+  const auto paired = [&](const AttentionMask& mask) {
+    const auto blocks = cached_block_map(mask.shared_term(), shape, 64, kCPU);
+    return std::pair(blocks->map.by_query.paired, blocks->map.by_key.paired);
+  };
+  CHECK(paired(AttentionMask::random_blocks(3, 1, 128)) == std::pair(true, true));
+  CHECK(paired(AttentionMask::random_blocks(3, 1, 64)) == std::pair(false, false));
+  CHECK(paired(AttentionMask()) == std::pair(false, false));
+  CHECK(paired(AttentionMask::causal()) == std::pair(false, false));
 }
 
 TEST_CASE("block rows are scheduled so that the last ones are short") {

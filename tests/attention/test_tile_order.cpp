@@ -145,6 +145,20 @@ TEST_CASE("tile order: many uneven rows take few heads at a time, the longest ti
   }
 }
 
+TEST_CASE("tile order: many tiles that bounds may make short are taken as blocks become free") {
+  const kernels::BlockList list = causal_list(64);
+  for (const bool bounded : {true, false}) {
+    const TileOrder order = tile_order({.list = list,
+                                        .batches = 1,
+                                        .heads = 16,
+                                        .blocks = 64,
+                                        .rows = 2,
+                                        .bounded = bounded,
+                                        .active_blocks = 128});
+    CHECK(order.counted == bounded);
+  }
+}
+
 TEST_CASE("tile order: the short tiles of windows come last where that saves a part of a round") {
   const kernels::BlockList list = window_list(64, 9, 4);
   const TileOrder order = tile_order(

@@ -140,6 +140,8 @@ inline constexpr double kFarApart = 1.13;
 /// The number of blocks of scores for each multiprocessor from which on taking tiles from a counter
 /// is faster.
 inline constexpr int64_t kManyBlocks = 512;
+/// The same for calls whose bounds may make any tile short. Counting takes 3 microseconds.
+inline constexpr int64_t kManyBoundedBlocks = 64;
 
 /// Balances the tiles of heads in which the lengths of rows increase or decrease about evenly from
 /// the first row to the last.
@@ -211,11 +213,12 @@ inline TileOrder tile_order(const TileCall& call) {
   // long rows.
   const int64_t rounds = (tiles + active - 1) / active;
   const bool idle = 25 * (rounds * active - tiles) > tiles;
-  if (call.list.long_rows > 0 || (call.bounded && idle)) {
+  const int64_t entries = call.list.entries * order.heads / call.list_heads;
+  const bool many_bounded = call.bounded && entries >= kManyBoundedBlocks * active;
+  if (call.list.long_rows > 0 || (call.bounded && idle) || many_bounded) {
     order.counted = true;
   } else if (!call.bounded && order.head_tiles > 1 &&
              is_uneven(call.list, call.blocks * call.list_heads)) {
-    const int64_t entries = call.list.entries * order.heads / call.list_heads;
     if (entries >= kManyBlocks * active) {
       // Tiles of a few heads at a time, the longest first, each taken as late as possible.
       order.counted = order.ordered = true;

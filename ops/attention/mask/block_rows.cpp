@@ -51,6 +51,16 @@ void schedule_head(std::span<const BlockRow> rows, std::span<int32_t> order,
 
 }  // namespace
 
+bool BlockRows::are_alike(const BlockRow& a, const BlockRow& b) const {
+  if (a.size() != b.size()) return false;
+  kernels::BlockList read = list;
+  read.block = block.data();
+  for (int32_t i = 0; i < a.size(); ++i) {
+    if (read.block_of(a, i) != read.block_of(b, i)) return false;
+  }
+  return true;
+}
+
 void BlockRows::schedule(int64_t heads) {
   order.resize(rows.size());
   const size_t of_head = rows.size() / static_cast<size_t>(std::max<int64_t>(heads, 1));
@@ -66,6 +76,13 @@ void BlockRows::schedule(int64_t heads) {
     list.short_last = std::max(list.short_last, found.short_last);
     list.direction = head == 0 || list.direction == found.direction ? found.direction : 0;
   }
+  list.paired = of_head % 2 == 0;
+  bool all_alike = true;
+  for (size_t row = 0; row + 1 < rows.size() && list.paired; row += 2) {
+    list.paired = are_alike(rows[row], rows[row + 1]);
+    all_alike = all_alike && are_alike(rows[0], rows[row]);
+  }
+  list.paired = list.paired && !all_alike;
 }
 
 }  // namespace sash

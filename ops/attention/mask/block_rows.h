@@ -19,6 +19,9 @@ struct BlockRows {
   /// Sets `order` and all numbers of `list` except `contiguous`. `rows` holds the block rows of
   /// `heads` heads.
   void schedule(int64_t heads);
+
+ private:
+  bool are_alike(const kernels::BlockRow& a, const kernels::BlockRow& b) const;
 };
 
 }  // namespace sash

@@ -37,8 +37,10 @@ using ForwardShapes = ShapeOf<
     For<-128, General<ForwardShape<T, 128, 2, 1, 2, false>>>,
     For<-256, General<ForwardShape<T, 256, 1, 1, 2, false, 1>>>>;
 
-/// For long but uneven block rows, such as causal masks have. With two key blocks in a step,
-/// products have 128 columns. Two block rows of a work tile differ less in length than three.
+/// For long but uneven block rows, such as causal masks have, and for pairs of rows with the same
+/// blocks, such as layouts of blocks of 128 have. With two key blocks in a step, products have 128
+/// columns. Two block rows of a work tile differ less in length than three, and a pair reads no
+/// block that only one row sees.
 template <class T>
 using LongShape = ForwardShape<T, 128, 2, 2, 2, true>;
 
@@ -56,11 +58,11 @@ bool has_few_tiles(const KernelContext& context, const AttentionDims<T>& p) {
          int64_t{p.batches} * p.heads * head_tiles < multiprocessors(context);
 }
 
-/// Whether block rows have a mean of at least 16 entries, and are uneven.
+/// Whether block rows have a mean of at least 16 entries, and are uneven; or come in pairs of 4.
 inline bool is_long(const kernels::BlockMap& map) {
   const kernels::BlockList& list = map.by_query;
   const int64_t rows = map.batches * map.heads * map.query_blocks;
-  return list.entries >= 16 * rows && is_uneven(list, rows);
+  return list.entries >= (list.paired ? 4 : 16) * rows && (list.paired || is_uneven(list, rows));
 }
 
 /// A consumer group. It forms out and lse of a block row.
