@@ -219,11 +219,11 @@ class Preparer {
       : x_(x), segment_(segment), shared_(shared), next_(segment) {}
 
   __device__ void run() {
-    if (thread() == 0) {
+    if (copies()) {
       while (next_.taken() < S::kStages && next_.more()) copy();
     }
     for (Steps steps(segment_); steps.more(); steps.advance(), at_.advance()) {
-      if (thread() == 0) {
+      if (copies()) {
         // To the stage of the step before the previous one. The previous one may still be in use.
         if (steps.taken() >= 2 && next_.more()) copy();
         if constexpr (S::kSlope) {
@@ -240,6 +240,8 @@ class Preparer {
   static constexpr int kAcross = S::kWidth / 8, kDown = 16, kRows = kChunk / kDown;
 
   static __device__ int thread() { return static_cast<int>(threadIdx.x) - S::kGroups * kGroup; }
+  /// True on one lane of the first warp. All lanes of a warp call this.
+  static __device__ bool copies() { return thread() < kWarp && elect_one(); }
   static __device__ int row_at(int i) { return thread() / kAcross + i * kDown; }
 
   __device__ const CUtensorMap& map_of(Side side) const {

@@ -30,7 +30,7 @@ class Multiplier {
 
  public:
   __device__ Multiplier(const CausalCall& x, const Segment& segment, typename S::Shared& shared)
-      : x_(x), segment_(segment), shared_(shared) {}
+      : x_(x), segment_(segment), shared_(shared), group_(group()) {}
 
   /// Forms T and the vector over all steps, and writes them to `to`.
   __device__ void add_up(float* to) {
@@ -53,13 +53,13 @@ class Multiplier {
       *reinterpret_cast<float2*>(to + row * S::kWidth + column) = {pair[0], pair[1]};
     });
     each_of_vector([&](int at, float& x, float& lost) {
-      to[S::kWidth * S::kWidth + 64 * group() + at] = x + lost;
+      to[S::kWidth * S::kWidth + 64 * group_ + at] = x + lost;
     });
   }
 
   /// Walks the steps, from the sums over earlier segments in `from` on, and writes rows of `to`.
   __device__ void walk(const float* from, const Rows<Half>& to) {
-    const Operand tiles(shared_.stage[0][0]), state(shared_.state[group()]);
+    const Operand tiles(shared_.stage[0][0]), state(shared_.state[group_]);
     load(from);
     store_state();
     float sum[32];
@@ -110,7 +110,7 @@ class Multiplier {
       float normaliser[8] = {};
       warpgroup_arrive();
       if constexpr (S::kPass == Pass::out) {
-        const Operand vector(shared_.normaliser[group()]);
+        const Operand vector(shared_.normaliser[group_]);
         multiply_rows<Tokens, typename S::Vector>(normaliser, a, vector);
       }
       multiply_add<Slab>(sum, words, own);
@@ -135,21 +135,21 @@ class Multiplier {
           const float den =
               x_.eps + sum_over_quad(total[half] + normaliser[2 * half] + normaliser[2 * half + 1]);
           r[half] = __fdividef(1, den);
-          if (group() == 0 && lane() % 4 == 0 && row < x_.p.queries) {
+          if (group_ == 0 && lane() % 4 == 0 && row < x_.p.queries) {
             x_.den[x_.row_of(segment_.b, segment_.h) + row] = den;
           }
         }
       }
       Rows<Half> columns = to;
-      columns.data += 64 * group();
-      columns.width -= 64 * group();
+      columns.data += 64 * group_;
+      columns.width -= 64 * group_;
       store_rows(columns, first, x_.p.queries - first, sum, r);
     }
   }
 
  private:
   /// Bytes to this group's columns of a tile.
-  static __device__ uint32_t slab() { return static_cast<uint32_t>(group() * Tokens::kSlabBytes); }
+  __device__ uint32_t slab() const { return static_cast<uint32_t>(group_ * Tokens::kSlabBytes); }
 
   __device__ Operand weights_of(int stage) const {
     if constexpr (S::kVectors == 0) {
@@ -202,7 +202,7 @@ class Multiplier {
     for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
       for (int i = 0; i < 32; i += 2) {
-        f(state_[block] + i, 64 * block + row_of(i % 4 / 2), 64 * group() + column_of(i / 4, 0));
+        f(state_[block] + i, 64 * block + row_of(i % 4 / 2), 64 * group_ + column_of(i / 4, 0));
       }
     }
   }
@@ -233,13 +233,13 @@ class Multiplier {
       }
     });
     each_of_vector([&](int at, float& x, float&) {
-      x = from[S::kWidth * S::kWidth + (S::kVectors > 1 ? 0 : 64 * group()) + at];
+      x = from[S::kWidth * S::kWidth + (S::kVectors > 1 ? 0 : 64 * group_) + at];
     });
   }
 
   /// Rounds T to shared memory, with the vector.
   __device__ void store_state() {
-    const uint32_t to = S::lane_address(shared_.state[group()].address());
+    const uint32_t to = S::lane_address(shared_.state[group_].address());
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
       uint32_t words[16];
@@ -253,9 +253,9 @@ class Multiplier {
     }
     each_of_vector([&](int at, float& x, float& lost) {
       if constexpr (S::kPass == Pass::out) {
-        S::put_both(shared_.normaliser[group()], at, x + lost);
+        S::put_both(shared_.normaliser[group_], at, x + lost);
       } else {
-        shared_.vector[group()][at] = x + lost;
+        shared_.vector[group_][at] = x + lost;
       }
     });
     fence_proxy_async();
@@ -279,7 +279,7 @@ class Multiplier {
   __device__ void add_vector(float (&sum)[32], const float (&c)[2]) const {
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
-      const float x = shared_.vector[group()][column_of(i / 4, i)];
+      const float x = shared_.vector[group_][column_of(i / 4, i)];
       sum[i] += S::kPass == Pass::dq ? c[i % 4 / 2] * x : x;
     }
   }
@@ -313,6 +313,7 @@ class Multiplier {
   const CausalCall& x_;
   const Segment& segment_;
   typename S::Shared& shared_;
+  const int group_;  ///< asked once, since `group` needs all lanes of a warp
   PipelineState<S::kStages> at_;
   PipelineState<2> at_slope_;
   float state_[kBlocks][32], vector_[S::kVectors > 0 ? S::kVectors : 1][8];
