@@ -19,6 +19,8 @@ __device__ void run_pass(const CausalCall& x, int b, int h, int at, unsigned cha
   const int head = S::kByQuery ? h * x.p.group() : h;
   const Segment segment(x, b, head, key_head, at, S::kByQuery, S::kByQuery && !S::kSums);
   S::init(shared);
+  wait_for_previous_kernel();
+  start_next_kernel();
   if (group() >= S::kGroups) {
     warpgroup_reg_dealloc<48>();
     Preparer<S>(x, segment, shared).run();
@@ -120,11 +122,25 @@ int64_t blocks_of(const CausalCall& call, int heads) {
   return int64_t{call.p.batches} * heads * call.segments;
 }
 
+/// Launches a kernel that starts while the previous kernel ends, unless a trial says no.
+template <auto kernel>
+void launch_early(const KernelContext& context, int64_t blocks, int threads, int shared,
+                  const CausalCall& call) {
+  if (std::getenv("SASH_LINEAR_LATE")) {
+    return launch<kernel>(context, blocks, threads, shared, call);
+  }
+  const CardGuard guard(context.device.index);
+  allow_shared_memory<kernel>(context.device.index, shared);
+  launch_dependent(
+      context, {.grid = dim3(static_cast<unsigned>(blocks)), .threads = threads, .shared = shared},
+      kernel, call);
+}
+
 /// The sums before or behind each segment.
 template <Pass pass, int width>
 void make_states(const KernelContext& context, const CausalCall& call, float* states) {
-  launch<pass_kernel<pass, width>>(context, blocks_of(call, call.p.key_heads), kThreads<width>,
-                                   kShared<pass, width>, call);
+  launch_early<pass_kernel<pass, width>>(context, blocks_of(call, call.p.key_heads),
+                                         kThreads<width>, kShared<pass, width>, call);
   scan_states(context, pass == Pass::key_sums ? Scan::before : Scan::behind, states,
               int64_t{call.p.batches} * call.p.key_heads, call.segments,
               int64_t{width} * (width + 1));
@@ -152,8 +168,8 @@ void hopper_forward(const KernelContext& context, const Inputs& x, const Params&
     call.out = rows_of<Half>(out);
     call.key_states = params.kept ? params.kept->ptr<float>() : memory.ptr<float>();
     make_states<Pass::key_sums, width>(context, call, call.key_states);
-    launch<pass_kernel<Pass::out, width>>(context, blocks_of(call, call.p.heads), kThreads<width>,
-                                          kShared<Pass::out, width>, call);
+    launch_early<pass_kernel<Pass::out, width>>(context, blocks_of(call, call.p.heads),
+                                                kThreads<width>, kShared<Pass::out, width>, call);
   });
 }
 
@@ -176,9 +192,9 @@ void hopper_backward(const KernelContext& context, const Inputs& x, const Params
     make_states<Pass::query_sums, width>(context, call, call.query_states);
     constexpr int shared =
         std::max({kShared<Pass::dq, width>, kShared<Pass::dk, width>, kShared<Pass::dv, width>});
-    launch<gradients_kernel<width>>(context,
-                                    blocks_of(call, call.p.key_heads) * (2 + call.p.group()),
-                                    kThreads<width>, shared, call);
+    launch_early<gradients_kernel<width>>(context,
+                                          blocks_of(call, call.p.key_heads) * (2 + call.p.group()),
+                                          kThreads<width>, shared, call);
   });
 }
 

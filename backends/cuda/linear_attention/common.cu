@@ -15,6 +15,8 @@ constexpr int kAhead = 8;  // states read before the first is used
 template <class C>
 __global__ void __launch_bounds__(kThreads)
     scan_kernel(Scan scan, C* states, int64_t heads, int chunks, int64_t size) {
+  wait_for_previous_kernel();
+  start_next_kernel();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= heads * size) return;
   const int64_t head = i / size, element = i - head * size;
@@ -39,8 +41,10 @@ __global__ void __launch_bounds__(kThreads)
 template <class C>
 void scan(const KernelContext& context, Scan how, C* states, int64_t heads, int chunks,
           int64_t size) {
-  launch_tiles(context, ceil_div(heads * size, kThreads), kThreads, 0, scan_kernel<C>, how, states,
-               heads, chunks, size);
+  const auto blocks = static_cast<unsigned>(ceil_div(heads * size, kThreads));
+  if (blocks == 0) return;
+  launch_dependent(context, {.grid = dim3(blocks), .threads = kThreads}, scan_kernel<C>, how,
+                   states, heads, chunks, size);
 }
 
 constexpr int kTeam = 8;  // threads for a row
