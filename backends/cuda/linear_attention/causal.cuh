@@ -211,6 +211,19 @@ struct CausalShape {
   }
 };
 
+/// exp(x), and phi of two elements.
+__device__ inline float exp_approx(float x) { return exp2_approx(x * kLog2E); }
+__device__ inline uint32_t phi_of_pair(uint32_t word) {
+  constexpr std::type_identity<Half> half;
+  const float2 x = unpack(half, word);
+  const uint32_t exps = pack(half, exp_approx(x.x), exp_approx(x.y));
+  const __nv_bfloat162 sums =
+      __hadd2(reinterpret_cast<const __nv_bfloat162&>(word), __floats2bfloat162_rn(1.f, 1.f));
+  uint32_t negative;  // all bits of an element by its sign
+  asm("prmt.b32 %0, %1, 0, 0xBB99;" : "=r"(negative) : "r"(word));
+  return (exps & negative) | (reinterpret_cast<const uint32_t&>(sums) & ~negative);
+}
+
 /// The groups that copy tiles, and make A, B and C of them.
 template <class S>
 class Preparer {
@@ -303,30 +316,28 @@ class Preparer {
     if constexpr (side == Side::q || side == Side::k) {
       const int rows = (side == Side::q ? x_.p.queries : x_.key_end(segment_.b)) - first;
       const int end = thread() % kAcross * 8 < x_.p.depth ? rows : 0;
-      change(tile, end, [](int, float x) {
-        const float y = exp2_approx(x * kLog2E);
-        return x > 0 ? x + 1 : y;
-      });
+      change(tile, end, [](int, uint32_t word) { return phi_of_pair(word); });
     } else if constexpr (side == Side::v) {
       const int rows = x_.key_end(segment_.b) - first;
-      if (rows < kChunk) change(tile, rows, [](int, float x) { return x; });
+      if (rows < kChunk) change(tile, rows, [](int, uint32_t word) { return word; });
     } else if constexpr (S::kByQuery) {
-      change(tile, kChunk, [&](int i, float x) { return x * factor_[i]; });
+      change(tile, kChunk, [&](int i, uint32_t word) {
+        const float2 pair = unpack(std::type_identity<Half>{}, word);
+        return pack(std::type_identity<Half>{}, pair.x * factor_[i], pair.y * factor_[i]);
+      });
     }
   }
 
-  /// Replaces each element x of this thread's rows i by f(i, x), from row `end` on by 0.
+  /// Replaces each pair of elements of this thread's rows i by f(i, pair), from row `end` on by 0.
   template <class F>
   __device__ void change(typename S::Tokens& tile, int end, const F& f) {
-    constexpr std::type_identity<Half> half;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       uint4& chunk = tile.at(row_at(i), thread() % kAcross);
       uint4 words = chunk;
       const uint32_t inside = row_at(i) < end ? ~0u : 0u;  // not a branch for each word
       for (uint32_t* word : {&words.x, &words.y, &words.z, &words.w}) {
-        const float2 pair = unpack(half, *word);
-        *word = pack(half, f(i, pair.x), f(i, pair.y)) & inside;
+        *word = f(i, *word) & inside;
       }
       chunk = words;
     }

@@ -305,10 +305,7 @@ class Multiplier {
     shared_.slope_ring.release(at_slope_);
     at_slope_.advance();
   }
-  static __device__ float slope(float x) {
-    const float y = exp2_approx(x * kLog2E);
-    return x > 0 ? 1.f : y;
-  }
+  static __device__ float slope(float x) { return min(exp_approx(x), 1.f); }
 
   const CausalCall& x_;
   const Segment& segment_;
