@@ -273,17 +273,22 @@ __device__ void each_level(const F& f) {
 
 constexpr float kLeastGate = -200;  // exp of less is 0
 
-/// The decay of a feature at a token.
+/// The decay of a feature at a token. Without a branch, so that many are loaded at the same time.
 __device__ inline float decay_of(const Chunk<Half>& c, int t, int d) {
-  return c.has(t, d) ? __expf(c.x.g[c.gate(t, d)]) : 1.f;
+  const int depth = c.x.sizes.depth;
+  const float* const g = c.x.g + c.token * depth;
+  const float decay = __expf(g[min(t, c.count - 1) * depth + min(d, depth - 1)]);
+  return t < c.count && d < depth ? decay : 1;
 }
 
 /// Writes the decays of a chunk to [64][kWidth]. All threads call this.
 template <int kWidth, int kThreadCount>
 __device__ void store_decays(float* decays, const Chunk<Half>& c) {
-#pragma unroll 32
-  for (int i = static_cast<int>(threadIdx.x); i < kChunk * kWidth; i += kThreadCount) {
-    decays[i] = decay_of(c, i / kWidth, i % kWidth);
+  static_assert(kThreadCount % kWidth == 0);
+  const int thread = static_cast<int>(threadIdx.x), d = thread % kWidth;
+#pragma unroll 16
+  for (int t = thread / kWidth; t < kChunk; t += kThreadCount / kWidth) {
+    decays[t * kWidth + d] = decay_of(c, t, d);
   }
 }
 

@@ -62,13 +62,13 @@ __global__ void __launch_bounds__(kGradientCount)
     const int d = thread % kWidth;
     float decay = 1;
     if (thread < kWidth) {
-#pragma unroll 32
+#pragma unroll 16
       for (int t = 0; t < kChunk; ++t) {
         half_at(shared, M::kDecays + RowTile<kWidth>::element(t & ~7, t % 8, d)) =
             narrow<Half>(decay *= decay_of(c, t, d));
       }
     } else if (thread < 2 * kWidth) {
-#pragma unroll 32
+#pragma unroll 16
       for (int t = kChunk - 1; t >= 0; --t) {
         half_at(shared, M::kDecays + M::kTileBytes + RowTile<kWidth>::element(t & ~7, t % 8, d)) =
             narrow<Half>(decay);

@@ -136,6 +136,8 @@ __global__ void __launch_bounds__(kCount, kFeatures ? 2 : 3)
       sums[thread] = g < kLeastGate ? kLeastGate : g;
     }
   }
+  [[maybe_unused]] auto* const decays = reinterpret_cast<float*>(shared + M::kLower);
+  if constexpr (kFeatures) store_decays<kWidth, kCount>(decays, c);
   wait_for_copies();
   __syncthreads();
   if constexpr (!kFeatures) {
@@ -146,10 +148,7 @@ __global__ void __launch_bounds__(kCount, kFeatures ? 2 : 3)
   Half* const f_of = x.arrays.f + index * (kChunk * kWidth);
   Half* const q_of = x.arrays.q + index * (kChunk * kWidth);
   Scores scores;
-  [[maybe_unused]] auto* const decays = reinterpret_cast<float*>(shared + M::kLower);
   if constexpr (kFeatures) {
-    store_decays<kWidth, kCount>(decays, c);
-    __syncthreads();
     // With 64 features, half of the threads has keys, the other half queries.
     const int d = thread % (kWidth / 2) * 2, half = thread / (kWidth / 2) % 2;
     const bool has_keys = thread < kWidth, has_queries = thread >= kCount - kWidth;
