@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -157,6 +158,33 @@ TEST_CASE_TEMPLATE("float8: a linear layer and its gradients", On, Cpu, Cuda) {
       if (with_bias) CHECK(relative_error(b.grad(), exact(g).sum({0, 1})) < limit);
       // The casts lose about three digits of an operand, and no more.
       CHECK(relative_error(y, linear(exact(x), exact(w), b.defined() ? exact(b) : Tensor())) < 0.1);
+    }
+  }
+}
+
+TEST_CASE("cuda float8: products whose algorithm a table names are right") {
+  if (missing(kCUDA)) return;
+  struct Sizes {
+    int64_t in, out;
+  };
+  for (const Sizes& s : {Sizes{2048, 3072}, {2048, 2048}, {2048, 16384}, {8192, 2048}}) {
+    CAPTURE(s.in);
+    CAPTURE(s.out);
+    manual_seed(6);
+    const TensorOptions options{.dtype = DType::bfloat16, .device = kCUDA};
+    const Tensor x = randn({16384, s.in}, options).requires_grad_();
+    const Tensor w = randn({s.out, s.in}, options).requires_grad_();
+    const Tensor g = randn({16384, s.out}, options);
+    const auto results = [&](const Tensor& y) {
+      std::vector<Tensor> all = grad({y}, {x, w}, {g});
+      all.push_back(y.detach());
+      return all;
+    };
+    const std::vector<Tensor> found = results(linear_float8(x, w)), half = results(linear(x, w));
+    for (size_t i = 0; i < found.size(); ++i) {
+      const Tensor wanted = half[i].to(DType::float32);
+      const Tensor apart = (found[i].to(DType::float32) - wanted).square().sum();
+      CHECK(std::sqrt(apart.item<double>() / wanted.square().sum().item<double>()) < 0.1);
     }
   }
 }

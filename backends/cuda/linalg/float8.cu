@@ -24,35 +24,51 @@ using kernels::Float8;
 constexpr int kVector = 8;  // elements of a row that a thread takes
 constexpr int kLines = 4;   // rows that a thread takes
 constexpr int kCastThreads = 256, kLargestThreads = 512;
+constexpr int kMostPartials = 512;  // blocks of the first kernel
 // A tile: rows, columns, and words of 4 rows in a column.
 constexpr int kRows = 128, kColumns = 64, kWords = kRows / kLines;
 
-/// Eight elements, packed in words until they are used.
+/// Eight elements, packed in words.
 template <class T>
 struct Eight {
-  uint4 part[kVector * sizeof(T) / sizeof(uint4)];
+  uint32_t word[kVector * sizeof(T) / 4];
 
   __device__ float operator[](int i) const {
-    const auto* const words = reinterpret_cast<const uint32_t*>(part);
     if constexpr (sizeof(T) == 4) {
-      return __uint_as_float(words[i]);
+      return __uint_as_float(word[i]);
     } else {
-      const auto bits = static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16));
+      const auto bits = static_cast<uint16_t>(word[i / 2] >> (i % 2 * 16));
       return widen(reinterpret_cast<const T&>(bits));
+    }
+  }
+  /// Sets elements i and i + 1, for an even i.
+  __device__ void set(int i, float first, float second) {
+    if constexpr (sizeof(T) == 4) {
+      word[i] = __float_as_uint(first);
+      word[i + 1] = __float_as_uint(second);
+    } else {
+      const Vector<T, 2> both{narrow<T>(first), narrow<T>(second)};
+      word[i / 2] = reinterpret_cast<const uint32_t&>(both);
     }
   }
 };
 template <class T>
 __device__ Eight<T> load_eight(const T* x) {
-  return *reinterpret_cast<const Eight<T>*>(x);
+  Eight<T> y;
+#pragma unroll
+  for (size_t i = 0; i < sizeof(y) / sizeof(uint4); ++i) {
+    *reinterpret_cast<uint4*>(y.word + 4 * i) = reinterpret_cast<const uint4*>(x)[i];
+  }
+  return y;
 }
 
-// A source has kParts matrices z [rows, width] side by side. kBlocks: how many blocks that cast
-// share a multiprocessor, so that the operands of a thread fit into registers.
+// A source has kParts matrices z [rows, width] of T side by side. kBlocks: how many blocks that
+// cast share a multiprocessor, so that the operands of a thread fit into registers.
 
 /// z = x [rows, width].
-template <class T>
+template <class T_>
 struct Same {
+  using T = T_;
   static constexpr int kParts = 1, kBlocks = sizeof(T) == 2 ? 5 : 4;
   using Loaded = Eight<T>;
   const T* x;
@@ -60,15 +76,13 @@ struct Same {
   __device__ Loaded load(int64_t row, int64_t column, int64_t width) const {
     return load_eight(x + row * width + column);
   }
-  __device__ void values(const Loaded& in, float (&z)[kParts][kVector]) const {
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) z[0][i] = in[i];
-  }
+  __device__ void compute(const Loaded& in, Eight<T> (&z)[kParts]) const { z[0] = in; }
 };
 
 /// z = glu(x) [rows, width].
-template <class T, class G>
+template <class T_, class G>
 struct Glu {
+  using T = T_;
   static constexpr int kParts = 1, kBlocks = sizeof(T) == 2 ? 4 : 2;
   struct Loaded {
     Eight<T> a, b;
@@ -79,17 +93,18 @@ struct Glu {
     const T* const at = x + 2 * row * width + column;
     return {load_eight(at), load_eight(at + width)};
   }
-  __device__ void values(const Loaded& in, float (&z)[kParts][kVector]) const {
+  __device__ void compute(const Loaded& in, Eight<T> (&z)[kParts]) const {
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      z[0][i] = widen(narrow<T>(forward_of<G>(in.a[i], in.b[i])));
+    for (int i = 0; i < kVector; i += 2) {
+      z[0].set(i, forward_of<G>(in.a[i], in.b[i]), forward_of<G>(in.a[i + 1], in.b[i + 1]));
     }
   }
 };
 
 /// The gradient of x: of `width` gates, and of as many values.
-template <class T, class G>
+template <class T_, class G>
 struct GluGradient {
+  using T = T_;
   static constexpr int kParts = 2, kBlocks = sizeof(T) == 2 ? 3 : 1;
   struct Loaded {
     Eight<T> a, b, g;
@@ -101,16 +116,28 @@ struct GluGradient {
     const T* const at = x + 2 * row * width + column;
     return {load_eight(at), load_eight(at + width), load_eight(g + row * width + column)};
   }
-  __device__ void values(const Loaded& in, float (&z)[kParts][kVector]) const {
+  __device__ void compute(const Loaded& in, Eight<T> (&z)[kParts]) const {
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      float a = in.a[i], b = in.b[i];
-      backward_of<G>(in.g[i], a, b);
-      z[0][i] = widen(narrow<T>(a));
-      z[1][i] = widen(narrow<T>(b));
+    for (int i = 0; i < kVector; i += 2) {
+      float a[2], b[2];
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        a[k] = in.a[i + k];
+        b[k] = in.b[i + k];
+        backward_of<G>(in.g[i + k], a[k], b[k]);
+      }
+      z[0].set(i, a[0], a[1]);
+      z[1].set(i, b[0], b[1]);
     }
   }
 };
+
+/// The larger bits of absolute values, of both halves of a word for halves.
+template <class T>
+__device__ uint32_t larger_bits(uint32_t a, uint32_t word) {
+  if constexpr (sizeof(T) == 4) return max(a, word & 0x7fffffffU);
+  return __vmaxu2(a, word & 0x7fff7fffU);
+}
 
 /// How many blocks of `largest_kernel` share a multiprocessor.
 template <class S>
@@ -123,6 +150,7 @@ __global__ void __launch_bounds__(kLargestThreads, kLargestBlocks<S>)
     largest_kernel(S source, int64_t groups, int64_t width, uint32_t* partial) {
   start_next_kernel();
   wait_for_previous_kernel();
+  using T = typename S::T;
   const int64_t vectors = width / kVector, count = groups * vectors;
   uint32_t largest = 0;
   for (int64_t flat = blockIdx.x * int64_t{kLargestThreads} + threadIdx.x; flat < count;
@@ -137,33 +165,35 @@ __global__ void __launch_bounds__(kLargestThreads, kLargestBlocks<S>)
     for (int k = 0; k < kLines; ++k) in[k] = source.load(group * kLines + k, column, width);
 #pragma unroll
     for (int k = 0; k < kLines; ++k) {
-      float z[S::kParts][kVector];
-      source.values(in[k], z);
+      Eight<T> z[S::kParts];
+      source.compute(in[k], z);
 #pragma unroll
       for (int part = 0; part < S::kParts; ++part) {
-#pragma unroll
-        for (int i = 0; i < kVector; ++i) {
-          largest = max(largest, __float_as_uint(z[part][i]) & 0x7fffffffU);
-        }
+        for (const uint32_t word : z[part].word) largest = larger_bits<T>(largest, word);
       }
     }
+  }
+  if constexpr (sizeof(T) == 2) {
+    const Eight<T> both{largest};
+    largest = max(__float_as_uint(both[0]), __float_as_uint(both[1]));
   }
   largest = reduce_block<kLargestThreads>(largest, Larger{});
   if (threadIdx.x == 0) partial[blockIdx.x] = largest;
 }
 
-/// Four elements as FP8. `finite`: none of the tensor is infinite or NaN.
-template <Float8 format>
-__device__ uint32_t four(const float* x, float scale, bool finite) {
+/// Four elements from `first` on as FP8. `finite`: none of the tensor is infinite or NaN.
+template <Float8 format, class T>
+__device__ uint32_t four(const Eight<T>& x, int first, float scale, bool finite) {
   constexpr auto kind = format == Float8::e4m3 ? __NV_E4M3 : __NV_E5M2;
   const auto two = [&](int i) -> uint32_t {
     return __nv_cvt_float2_to_fp8x2({x[i] * scale, x[i + 1] * scale}, __NV_SATFINITE, kind);
   };
-  uint32_t cast = two(0) | two(2) << 16;
+  uint32_t cast = two(first) | two(first + 2) << 16;
   if (format == Float8::e5m2 && !finite) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (isinf(x[i])) cast = (cast & ~(0x7fU << 8 * i)) | kernels::kFloat8Infinity << 8 * i;
+      if (isinf(x[first + i]))
+        cast = (cast & ~(0x7fU << 8 * i)) | kernels::kFloat8Infinity << 8 * i;
     }
   }
   return cast;
@@ -182,7 +212,7 @@ __device__ void transpose_bytes(const uint32_t (&row)[4], uint32_t (&column)[4])
 /// Where word `word` of column `column` of a tile is in shared memory. Neighbouring lanes write to
 /// different banks, and vectors of four words stay together.
 __device__ int place_of(int column, int word) {
-  return column * kWords + (word ^ (column / kVector % 8 * 4));
+  return column * kWords + (word ^ (column / kVector % (kWords / 4) * 4));
 }
 
 struct CastTo {
@@ -208,13 +238,16 @@ __global__ void __launch_bounds__(kCastThreads, S::kBlocks)
   const int place = thread % kThreadsOfLine * kVector;
   const int64_t row = first_row + word * kLines, column = first_column + place;
   const bool inside = row < height && column < width;
+  uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < kMostPartials; i += kCastThreads) {
+    if (i + thread < partials) largest = max(largest, partial[i + thread]);
+  }
   typename S::Loaded in[kLines];
   if (inside) {
 #pragma unroll
     for (int k = 0; k < kLines; ++k) in[k] = source.load(row + k, column, width);
   }
-  uint32_t largest = 0;
-  for (int i = thread; i < partials; i += kCastThreads) largest = max(largest, partial[i]);
   largest = reduce_block<kCastThreads>(largest, Larger{});
   const float scale = kernels::float8_scale(format, __uint_as_float(largest));
   const bool finite = largest < 0x7f800000U;
@@ -223,12 +256,12 @@ __global__ void __launch_bounds__(kCastThreads, S::kBlocks)
     uint32_t cast[kParts][2][kLines];
 #pragma unroll
     for (int k = 0; k < kLines; ++k) {
-      float z[kParts][kVector];
-      source.values(in[k], z);
+      Eight<typename S::T> z[kParts];
+      source.compute(in[k], z);
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
-        const uint32_t low = four<format>(z[part], scale, finite);
-        const uint32_t high = four<format>(z[part] + 4, scale, finite);
+        const uint32_t low = four<format>(z[part], 0, scale, finite);
+        const uint32_t high = four<format>(z[part], 4, scale, finite);
         cast[part][0][k] = low;
         cast[part][1][k] = high;
         if (to.rows) {
@@ -270,7 +303,8 @@ void cast(KernelContext& context, const S& source, int64_t height, int64_t width
           const CastTo& to) {
   const int64_t groups = height / kLines;
   const int card = context.device.index;
-  const int64_t most = kLargestBlocks<S> * card_attribute(card, cudaDevAttrMultiProcessorCount);
+  const int64_t most = std::min<int64_t>(
+      kMostPartials, kLargestBlocks<S> * card_attribute(card, cudaDevAttrMultiProcessorCount));
   const int64_t blocks = std::min(ceil_div(groups * (width / kVector), kLargestThreads), most);
   const Workspace scratch(context, blocks * int64_t{sizeof(uint32_t)});
   auto* const partial = scratch.ptr<uint32_t>();

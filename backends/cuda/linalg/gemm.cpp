@@ -165,13 +165,15 @@ void tell_of_version() {
 
 /// The measured choice for `product`, or null.
 const Algorithm* choice_of(int card, const Product& p, cublasComputeType_t compute) {
-  const bool known = p.batch == 1 && !p.float8 && aligned(p);
+  const bool known = p.batch == 1 && (p.float8 || aligned(p));
   if (!known || !has_hopper_code(Device(DeviceType::cuda, card))) return nullptr;
   std::span<const AlgorithmChoice> choices;
   if (p.dtype == DType::bfloat16 && !p.wide) choices = kBfloat16Choices;
   if (compute == CUBLAS_COMPUTE_32F_FAST_TF32) choices = kTf32Choices;
+  if (p.float8) choices = kFloat8Choices;
+  const bool a = p.float8 ? p.float8->gradient : p.a.transposed;
   for (const AlgorithmChoice& c : choices) {
-    if (c.m == p.m && c.n == p.n && c.k == p.k && c.a == p.a.transposed && c.b == p.b.transposed &&
+    if (c.m == p.m && c.n == p.n && c.k == p.k && c.a == a && c.b == p.b.transposed &&
         c.epilogue == epilogue_of(p)) {
       tell_of_version();
       return &c.algorithm;
@@ -185,8 +187,9 @@ void take(Plan& plan, const Algorithm& choice, cublasLtHandle_t handle, const Pr
           cublasComputeType_t compute) {
   const cudaDataType_t type = data_type(p.dtype);
   cublasLtMatmulAlgo_t algorithm{};
-  cublasStatus_t status = cublasLtMatmulAlgoInit(handle, compute, CUDA_R_32F, type, type, type,
-                                                 type, choice.id, &algorithm);
+  cublasStatus_t status =
+      cublasLtMatmulAlgoInit(handle, compute, CUDA_R_32F, operand_type(p, true),
+                             operand_type(p, false), type, type, choice.id, &algorithm);
   const auto set = [&](cublasLtMatmulAlgoConfigAttributes_t attribute, auto value) {
     if (status != CUBLAS_STATUS_SUCCESS) return;
     status = cublasLtMatmulAlgoConfigSetAttribute(&algorithm, attribute, &value, sizeof(value));

@@ -15,6 +15,7 @@ namespace sash::cuda {
 enum class ProductTile : uint32_t {
   k64x64 = 15,
   k128x128 = 20,
+  k256x64 = 21,
   k128x256 = 23,
   k256x128 = 24,
   k128x160 = 29,
@@ -41,7 +42,8 @@ struct Algorithm {
   cublasLtClusterShape_t cluster;
 };
 
-/// C [m, n] = A [m, k] B [k, n], row-major; `a` and `b` tell whether the operand is transposed.
+/// C [m, n] = A [m, k] B [k, n], row-major; `a` and `b` tell whether the operand is transposed, or
+/// in FP8 whether A is a gradient.
 struct AlgorithmChoice {
   int64_t m, n, k;
   bool a, b;
@@ -64,6 +66,10 @@ inline constexpr auto k1x2 = CUBLASLT_CLUSTER_SHAPE_1x2x1;
 constexpr Algorithm sm90(ProductTile tile, uint32_t custom, cublasLtClusterShape_t cluster,
                          int splits = 1) {
   return {66, tile, CUBLASLT_MATMUL_STAGES_64xAUTO, splits, custom, cluster};
+}
+
+constexpr Algorithm sm90_float8(ProductTile tile, uint32_t custom, cublasLtClusterShape_t cluster) {
+  return {66, tile, CUBLASLT_MATMUL_STAGES_128xAUTO, 1, custom, cluster};
 }
 
 constexpr Algorithm sm90_tf32(ProductTile tile, cublasLtClusterShape_t cluster, int splits) {
@@ -117,6 +123,17 @@ inline constexpr AlgorithmChoice kBfloat16Choices[] = {
     {65536, 2048, 512, false, false, kPlain, sm90(ProductTile::k128x144, 1, k2x1)},
     {512, 512, 65536, true, false, kPlain, sm90(ProductTile::k128x128, 6, k1x2, 8)},
     {512, 2048, 65536, true, false, kPlain, sm90(ProductTile::k128x256, 5, k1x1, 4)},
+};
+/// For FP8: forward products with fast accumulation, and gradients (`a`) without.
+inline constexpr AlgorithmChoice kFloat8Choices[] = {
+    // Llama of 1B, 16384 tokens
+    {16384, 3072, 2048, false, true, kPlain, sm90_float8(ProductTile::k128x160, 1, k2x1)},
+    {16384, 2048, 2048, false, true, kPlain, sm90_float8(ProductTile::k128x160, 3, k1x2)},
+    {16384, 16384, 2048, false, true, kPlain, sm90_float8(ProductTile::k176x128, 2, k1x2)},
+    {16384, 2048, 3072, true, true, kPlain, sm90_float8(ProductTile::k128x128, 5, k2x1)},
+    {16384, 2048, 16384, true, true, kPlain, sm90_float8(ProductTile::k256x64, 6, k1x2)},
+    {3072, 2048, 16384, true, true, kPlain, sm90_float8(ProductTile::k256x64, 6, k1x2)},
+    {2048, 8192, 16384, true, true, kPlain, sm90_float8(ProductTile::k256x64, 6, k1x2)},
 };
 /// For float32 as TF32.
 inline constexpr AlgorithmChoice kTf32Choices[] = {
