@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "../../../core/error.h"
 #include "../norm/column_sums.cuh"
 
 namespace sash::cuda {
@@ -228,6 +229,9 @@ HeadsCall<T> call_of(View x, View q_weight, View k_weight, View cos, View sin, V
   call.y = y.ptr<T>();
   call.rstd = rstd.ptr<A>();
   if (cos.data) call.angle_stride = cos.shape[0] == 1 ? 0 : cos.strides[0];
+  if (x.numel() * int64_t{sizeof(T)} > int64_t{1} << 37) {  // kernels count lanes of 32 bytes
+    throw NotImplemented("normed_heads", "x of more than 2^37 bytes on a card");
+  }
   call.tokens = static_cast<uint32_t>(x.shape[0] * x.shape[1]);
   call.length = static_cast<uint32_t>(x.shape[1]);
   call.heads = static_cast<int>(x.shape[2]);
@@ -257,7 +261,7 @@ void forward(KernelContext& context, View x, View q_weight, View k_weight, View 
     const auto groups = static_cast<uint32_t>((call.heads + kHeadsOfTeam - 1) / kHeadsOfTeam);
     const uint32_t teams = call.tokens * groups;
     with_lanes<T>(x.shape[3], [&]<int L>(std::integral_constant<int, L>) {
-      const unsigned blocks = blocks_for(int64_t{teams} * L);
+      const int64_t blocks = blocks_for(int64_t{teams} * L);
       if (call.tokens <= kFewRows) {
         return launch_dependent(context, {.grid = blocks, .threads = kThreads},
                                 forward_kernel<L, T>, call, teams, groups);

@@ -4,6 +4,7 @@
 
 #include "../norm/rows.cuh"
 #include "../runtime/dependent_launch.cuh"
+#include "../runtime/extent.h"
 
 namespace sash::cuda {
 namespace {
@@ -313,7 +314,7 @@ StepCall<T> call_of(View q, View k, View v, View keys, View values, View positio
     call.out_stride[i] = out.strides[i];
   }
   call.slots = keys.shape[2];
-  call.kv_heads = static_cast<int>(keys.shape[1]);
+  call.kv_heads = extent("attention_step", keys.shape[1]);
   call.group = static_cast<int>(q.shape[1] / keys.shape[1]);
   call.width = static_cast<int>(q.shape[3]);
   if (params.cos) {
@@ -351,8 +352,8 @@ void attention_step(KernelContext& context, View q, View k, View v, View keys, V
         const bool alone = call.group == 1 || q.shape[0] * q.shape[1] * parts <= kFewBlocks;
         const auto launch_for = [&]<int Q, int L>(std::integer_sequence<int, Q, L>) {
           const auto groups = static_cast<unsigned>((call.group + Q - 1) / Q);
-          const dim3 grid(parts, static_cast<unsigned>(call.kv_heads) * groups,
-                          static_cast<unsigned>(q.shape[0]));
+          const dim3 grid(parts, block_count(int64_t{call.kv_heads} * groups),
+                          block_count(q.shape[0]));
           constexpr auto kernel = attention_step_kernel<Q, L, T>;
           allow_shared_memory<kernel>(context.device.index, 0);
           launch_dependent(context, {.grid = grid, .threads = kStepThreads, .cluster = parts},

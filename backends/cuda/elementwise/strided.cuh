@@ -240,9 +240,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// Blocks of `kThreads` for `count` threads.
-inline unsigned blocks_for(int64_t count) {
-  return static_cast<unsigned>(ceil_div(count, kThreads));
-}
+inline int64_t blocks_for(int64_t count) { return ceil_div(count, kThreads); }
 
 /// y = f(x...), element by element; inputs broadcast to y's shape. `f` is `__device__` and takes
 /// and returns the device types of `Out` and `In`.

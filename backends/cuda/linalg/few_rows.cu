@@ -6,6 +6,7 @@
 #include "../elementwise/glu.cuh"
 #include "../norm/rows.cuh"
 #include "../runtime/dependent_launch.cuh"
+#include "../runtime/extent.h"
 
 namespace sash::cuda {
 namespace {
@@ -185,8 +186,7 @@ DependentLaunch spread(int outputs, int most, int processors) {
   constexpr int kWarpTeams = kWarp / L;
   const int turns = ceil_div(outputs, processors * most * kWarpTeams);
   const int warps = ceil_div(outputs, turns * processors * kWarpTeams);
-  return {.grid = static_cast<unsigned>(ceil_div(outputs, turns * warps * kWarpTeams)),
-          .threads = warps * kWarp};
+  return {.grid = ceil_div(outputs, turns * warps * kWarpTeams), .threads = warps * kWarp};
 }
 
 /// The largest number of warps for a card: with their rings, x fits in its shared memory.
@@ -248,9 +248,9 @@ FewRows<T> rows_of(View x, View w, const kernels::LinearStepParams& params, View
   f.y = y.ptr<T>();
   f.x_ld = x.shape[0] == 1 ? x.shape[1] : x.strides[0];
   f.w_ld = w.shape[0] == 1 ? w.shape[1] : w.strides[0];
-  f.n = static_cast<int>(y.shape[1]);
-  f.k = static_cast<int>(w.shape[1]);
-  f.rows = static_cast<int>(y.shape[0]);
+  f.n = extent("linear", y.shape[1]);
+  f.k = extent("linear", w.shape[1]);
+  f.rows = extent("linear", y.shape[0]);
   f.eps = static_cast<float>(params.eps);
   f.offset = params.unit_offset ? 1.f : 0.f;
   f.early = params.weight_at_rest;

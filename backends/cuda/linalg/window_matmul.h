@@ -1,6 +1,7 @@
 #pragma once
 
 #include "../../../ops/kernels/linalg.h"
+#include "../runtime/extent.h"
 
 /// The families of windowed products; `window_matmul.cu` chooses.
 ///
@@ -16,9 +17,9 @@ struct WindowDims {
   const int32_t* lengths;  ///< one for each batch, or null
 
   WindowDims(View rows, const kernels::WindowParams& window)
-      : heads(static_cast<int>(rows.shape[1])),
-        m(static_cast<int>(rows.shape[2])),
-        n(static_cast<int>(rows.shape[3])),
+      : heads(extent("window_matmul", rows.shape[1])),
+        m(extent("window_matmul", rows.shape[2])),
+        n(extent("window_matmul", rows.shape[3])),
         left(static_cast<int>(window.left)),
         slots(static_cast<int>(window.slots())),
         lengths(window.lengths ? window.lengths->ptr<const int32_t>() : nullptr) {}

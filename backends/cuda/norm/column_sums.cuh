@@ -47,8 +47,7 @@ __global__ void __launch_bounds__(kAddingWarps* kWarp)
 template <class A, class T>
 void launch_add_chunks(const KernelContext& context, const A* partial, int64_t chunks, int outputs,
                        int64_t n, const ColumnSums<T>& y) {
-  const dim3 grid(static_cast<unsigned>(ceil_div(n, kAddedColumns)),
-                  static_cast<unsigned>(outputs));
+  const LaunchGrid grid(ceil_div(n, kAddedColumns), int64_t{outputs});
   launch_dependent(context, {.grid = grid, .threads = kAddingWarps * kWarp}, add_chunks<A, T>,
                    partial, chunks, outputs, n, y);
 }

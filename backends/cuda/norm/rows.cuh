@@ -263,7 +263,7 @@ void over_rows(const KernelContext& context, const F& f, int64_t rows, int64_t n
                std::initializer_list<const void*> data) {
   if (rows == 0) return;
   const auto launch = [&]<class Team, int V>(TypeTag<Team>, std::integral_constant<int, V>) {
-    const auto blocks = static_cast<unsigned>(ceil_div(rows, Team::kRows));
+    const int64_t blocks = ceil_div(rows, Team::kRows);
     if (rows <= kFewRows) {
       return launch_dependent(context, {.grid = blocks, .threads = kThreads},
                               row_kernel<Team, V, F>, f, rows, n);

@@ -53,7 +53,7 @@ void allow_shared_memory(int card, int64_t most) {
 }
 
 struct DependentLaunch {
-  dim3 grid;
+  LaunchGrid grid;
   int threads;
   int64_t shared = 0;    ///< bytes of dynamic shared memory
   unsigned cluster = 1;  ///< blocks along x that make a cluster, over 1 only from sm_90 on
@@ -70,7 +70,7 @@ void launch_dependent(const KernelContext& context, const DependentLaunch& launc
   attributes[1].val.clusterDim.x = launch.cluster;
   attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = launch.grid;
+  config.gridDim = launch.grid.blocks;
   config.blockDim = static_cast<unsigned>(launch.threads);
   config.dynamicSmemBytes = static_cast<size_t>(launch.shared);
   config.stream = stream_of(context);

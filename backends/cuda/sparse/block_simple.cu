@@ -171,7 +171,7 @@ void sample_simple(const KernelContext& context, View a, View b,
     with_block(pattern.block, [&](auto block) {
       constexpr unsigned group = static_cast<unsigned>(kernels::blocks_per_group(block()));
       constexpr unsigned tiles = block() < 64 ? 1 : (block() / 64) * (block() / 64);
-      const dim3 grid(static_cast<unsigned>(pattern.group_count), group, tiles);
+      const dim3 grid(block_count(pattern.group_count), group, tiles);
       launch_kernel(context, grid, kSimpleThreads, 0, simple_sampled_kernel<T, block()>, sampled);
     });
   });

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(parts* kGroup)
 template <class T>
 void write_queries(const KernelContext& context, const Fused<T>& call, int width) {
   const auto& p = call.dims;
-  const auto blocks = static_cast<unsigned>(p.batches * p.heads * p.map.query_blocks);
+  const int64_t blocks = int64_t{p.batches} * p.heads * p.map.query_blocks;
   const auto run = [&]<int parts>(std::integral_constant<int, parts>) {
     const CardGuard guard(context.device.index);
     allow_shared_memory<write_queries_kernel<T, parts>>(context.device.index, 0);
