@@ -19,6 +19,7 @@
 namespace {
 
 constexpr int kMostArguments = 10000;
+constexpr size_t kLongestWord = 60;  // that is printed whole, and compared with flags
 
 int columns_of(std::FILE* terminal) {
   winsize size{};
@@ -92,8 +93,10 @@ int refuse_extras(const CLI::App& app) {
   const CLI::App& parsed = chosen.empty() ? app : *chosen[0];
   for (const std::string& word : app.remaining(true)) {
     if (!word.starts_with("-") && !chosen.empty()) continue;
-    const std::string name = word.substr(0, word.find('='));
-    const std::string meant = nearest(parsed, name);
+    std::string name = word.substr(0, word.find('='));
+    const bool is_long = name.size() > kLongestWord;
+    const std::string meant = is_long ? "" : nearest(parsed, name);
+    if (is_long) name.replace(kLongestWord, name.npos, "...");
     std::fprintf(stderr, "error: there is no %s%s\nRun with --help for more information.\n",
                  name.c_str(), meant.empty() ? "" : ("; did you mean " + meant + "?").c_str());
     return 1;

@@ -26,6 +26,19 @@ std::string message_of(int code, OnigErrorInfo* info = nullptr) {
   return std::string(reinterpret_cast<const char*>(text), static_cast<size_t>(size));
 }
 
+/// Oniguruma's own syntax without calls of functions of the program, such as (?{...}) and (*FAIL).
+OnigSyntaxType* syntax_without_calls() {
+  static OnigSyntaxType syntax = [] {
+    OnigSyntaxType copy{};
+    onig_copy_syntax(&copy, ONIG_SYNTAX_ONIGURUMA);
+    const unsigned calls =
+        ONIG_SYN_OP2_QMARK_BRACE_CALLOUT_CONTENTS | ONIG_SYN_OP2_ASTERISK_CALLOUT_NAME;
+    onig_set_syntax_op2(&copy, onig_get_syntax_op2(&copy) & ~calls);
+    return copy;
+  }();
+  return &syntax;
+}
+
 }  // namespace
 
 struct Pattern::Program {
@@ -138,7 +151,7 @@ class Pattern::Search {
 };
 
 Pattern::Pattern(std::string_view expression)
-    : program_(std::make_shared<const Program>(expression, ONIG_SYNTAX_ONIGURUMA)) {}
+    : program_(std::make_shared<const Program>(expression, syntax_without_calls())) {}
 
 Pattern Pattern::literal(std::string_view text) {
   return Pattern(std::make_shared<const Program>(text, ONIG_SYNTAX_ASIS));

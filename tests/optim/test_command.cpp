@@ -116,6 +116,18 @@ TEST_CASE("command: more than 10,000 arguments are refused") {
   }
 }
 
+TEST_CASE("command: a long flag that is unknown is shortened, and compared with no other") {
+  if (!is_built(kCommand)) return;
+  for (const std::string command : {"mask", "train"}) {
+    CHECK(run({command, "--steps" + std::string(100'000, 'x')}).err ==
+          "error: there is no --steps" + std::string(53, 'x') +
+              "...\nRun with --help for more information.\n");
+    CHECK(
+        run({command, "--hepl"}).err ==
+        "error: there is no --hepl; did you mean --help?\nRun with --help for more information.\n");
+  }
+}
+
 TEST_CASE("command: a terminal's width breaks lines between words, and narrows pictures") {
   if (!is_built(kCommand)) return;
   const size_t columns = 36;

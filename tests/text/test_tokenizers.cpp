@@ -300,6 +300,13 @@ TEST_CASE("patterns: hostile expressions are refused") {
       {invalid + "a" + std::string(59, '*') + "...'", find("a" + times("*"), 1)},
       {invalid + std::string(60, '(') + "...'", find(times("(") + "a" + times(")"), 1)},
       {invalid + std::string(60, '[') + "...'", find(times("["), 1)},
+      // Oniguruma would call a function of the program there; it leaks memory.
+      {"FormatError: Pattern: expected a regular expression, got undefined group option in "
+       "'(?{0})'",
+       find("(?{0})", 1)},
+      {"FormatError: Pattern: expected a regular expression, got target of repeat operator is not "
+       "specified in '(*FAIL)'",
+       find("(*FAIL)", 1)},
   });
 }
 
