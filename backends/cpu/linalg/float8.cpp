@@ -84,38 +84,31 @@ void float8_cast(KernelContext& context, View x, View g, std::optional<Gate> gat
   });
 }
 
-/// An FP8 matrix times 1 / scale.
-class Wide {
- public:
-  Wide(KernelContext& context, View x, View inverse, Float8 format)
-      : memory_(context, x.numel() * size_of(DType::float32)), columns_(x.shape[1]) {
-    std::array<float, 256> values{};
-    for (int i = 0; i < 256; ++i) {
-      values[static_cast<size_t>(i)] =
-          from_float8(static_cast<uint8_t>(i), format) * *inverse.ptr<const float>();
-    }
-    const auto* const from = x.ptr<const uint8_t>();
-    std::transform(from, from + x.numel(), memory_.ptr<float>(),
-                   [&](uint8_t bits) { return values[bits]; });
+/// Writes the elements of an FP8 matrix times 1 / scale.
+void widen(View x, View inverse, Float8 format, float* to) {
+  std::array<float, 256> values{};
+  for (size_t i = 0; i < 256; ++i) {
+    values[i] = from_float8(static_cast<uint8_t>(i), format) * *inverse.ptr<const float>();
   }
-  Matrix<const float> matrix() const { return {memory_.ptr<const float>(), columns_, 1}; }
-
- private:
-  Workspace memory_;
-  int64_t columns_;
-};
+  const auto* const from = x.ptr<const uint8_t>();
+  std::transform(from, from + x.numel(), to, [&](uint8_t bits) { return values[bits]; });
+}
 
 void float8_matmul(KernelContext& context, View a, View inverse_a, Float8 format, View b,
                    View inverse_b, const TensorView* bias, View y) {
-  const Wide left(context, a, inverse_a, format), right(context, b, inverse_b, Float8::e4m3);
+  const int64_t m = y.shape[0], n = y.shape[1], k = a.shape[1];
+  const Workspace memory(context, (m + n) * k * size_of(DType::float32));
+  auto *const left = memory.ptr<float>(), *const right = left + m * k;
+  widen(a, inverse_a, format, left);
+  widen(b, inverse_b, Float8::e4m3, right);
   const FloatOperand row(context, bias ? *bias : TensorView());
   FloatResult out(context, y);
-  gemm<float>(context, {.m = y.shape[0],
-                        .n = y.shape[1],
-                        .k = a.shape[1],
-                        .a = left.matrix(),
-                        .b = right.matrix().transposed(),
-                        .c = {out.view().ptr<float>(), y.shape[1], 1},
+  gemm<float>(context, {.m = m,
+                        .n = n,
+                        .k = k,
+                        .a = {left, k, 1},
+                        .b = {right, 1, k},
+                        .c = {out.view().ptr<float>(), n, 1},
                         .bias = bias ? row.view().ptr<const float>() : nullptr});
   out.write();
 }
