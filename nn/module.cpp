@@ -46,8 +46,7 @@ Module::Module(Module&& other) noexcept
       transient_buffers_(std::move(other.transient_buffers_)),
       children_(std::move(other.children_)),
       hooks_(std::move(other.hooks_)),
-      training_(other.training_),
-      float8_(other.float8_) {
+      modes_(other.modes_) {
   claim_children();
   // Without its parameters a layer may well be another function: a call of it is an error.
   static const auto refusing = std::make_shared<HookHandle::Hooks>(
@@ -64,8 +63,7 @@ Module& Module::operator=(Module&& other) noexcept {
   transient_buffers_ = std::move(taken.transient_buffers_);
   hooks_ = std::move(taken.hooks_);
   children_ = std::move(taken.children_);
-  training_ = taken.training_;
-  float8_ = taken.float8_;
+  modes_ = taken.modes_;
   claim_children();
   return *this;
 }
@@ -233,7 +231,7 @@ Module& Module::apply(const std::function<void(Module&)>& f) {
 // ---- modes --------------------------------------------------------------------------------------
 
 Module& Module::train(bool training) {
-  return apply([training](Module& module) { module.training_ = training; });
+  return apply([training](Module& module) { module.modes_.training = training; });
 }
 
 void Module::zero_grad() {
@@ -284,7 +282,7 @@ Module& Module::to(Device device, DType dtype) {
 Module& Module::float8(bool on, const std::string& except) {
   const NamePattern left_out(type_name() + ".float8", except);
   for (const auto& [name, module] : named_modules()) {
-    module->float8_ = on && !left_out.matches(name);
+    module->modes_.float8 = on && !left_out.matches(name);
   }
   return *this;
 }

@@ -155,7 +155,7 @@ class SASH_API Module {
   /// Switches this module and all modules below it between training and evaluation.
   Module& train(bool training = true);
   Module& eval() { return train(false); }
-  bool is_training() const { return training_; }
+  bool is_training() const { return modes_.training; }
   /// Drops the gradient of every parameter.
   void zero_grad();
 
@@ -180,7 +180,7 @@ class SASH_API Module {
   /// regular expression: by default heads. The parameters keep their dtype. `ValueError` if the
   /// expression is invalid.
   Module& float8(bool on = true, const std::string& except = "(.*\\.)?head");
-  bool is_float8() const { return float8_; }
+  bool is_float8() const { return modes_.float8; }
 
   /// Takes clones of the other's parameters and buffers, with their dtypes and devices, and its
   /// modes, for `deep_copy`. `ValueError` that lists names which only one module has, or tensors
@@ -273,7 +273,9 @@ class SASH_API Module {
   std::vector<std::pair<std::string, std::unique_ptr<Module>>> children_;
   const Module* parent_ = nullptr;
   std::shared_ptr<HookHandle::Hooks> hooks_;  // null before the first
-  bool training_ = true, float8_ = false;
+  struct Modes {
+    bool training = true, float8 = false;
+  } modes_;
 };
 
 /// Base of a module whose `forward` takes any arguments and returns anything:

@@ -33,11 +33,7 @@ void Module::copy_from(const Module& other) {
     own[i].second.requires_grad_(trained);
     own[i].second.zero_grad();
   }
-  for (auto& [to, source] : modules) {
-    auto& copy = const_cast<Module&>(*to);
-    copy.training_ = source->training_;
-    copy.float8_ = source->float8_;
-  }
+  for (auto& [to, source] : modules) const_cast<Module*>(to)->modes_ = source->modes_;
 }
 
 }  // namespace sash::nn

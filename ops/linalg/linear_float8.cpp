@@ -89,8 +89,9 @@ bool fits(const Tensor& x, const Tensor& weight) {
   return all > 0 && (x.numel() / in % kMultiple | in % kMultiple | out % kMultiple) == 0;
 }
 
-void check_dtype(const char* op, const Tensor& x) {
-  if (is_half(x.dtype()) || x.dtype() == DType::float32) return;
+void check_layer(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  detail::check_linear(op, x, weight, bias);
+  if (x.dtype() != DType::float64) return;
   throw DTypeError(op, "float32, float16 or bfloat16", name(x.dtype()));
 }
 
@@ -103,8 +104,7 @@ void refuse_second_derivative(const char* op, const Backward& pass) {
 Tensor linear_float8(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   constexpr const char* op = "linear_float8";
   if (Autocast cast(op); cast) return linear_float8(cast(x), cast(weight), cast(bias));
-  detail::check_linear(op, x, weight, bias);
-  check_dtype(op, x);
+  check_layer(op, x, weight, bias);
   if (!fits(x, weight)) return linear(x, weight, bias);
   const TensorRef inputs[] = {x, weight, bias};
   const bool records = detail::should_record(inputs);
@@ -132,8 +132,7 @@ Tensor composite::glu_mlp_float8(const Tensor& x, const Tensor& weight1, const T
 Tensor glu_mlp_float8(const Tensor& x, const Tensor& weight1, const Tensor& weight2, GluKind kind) {
   constexpr const char* op = "glu_mlp_float8";
   if (Autocast cast(op); cast) return glu_mlp_float8(cast(x), cast(weight1), cast(weight2), kind);
-  detail::check_linear(op, x, weight1, {});
-  check_dtype(op, x);
+  check_layer(op, x, weight1, {});
   check_compatible(op, x, weight2);
   check_rank(op, weight2, 2);
   const int64_t hidden = weight2.size(1), out = weight2.size(0);

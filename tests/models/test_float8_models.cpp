@@ -213,7 +213,7 @@ TEST_CASE_TEMPLATE("float8 models: training, recorded or not, is as good as in b
   CHECK(losses(true, true) == eager);
 }
 
-TEST_CASE("cuda float8 models: 1,000 steps stay within the spread of seeds") {
+TEST_CASE("cuda float8 models: a thousand steps stay within the spread of seeds") {
   if (missing(kCUDA) || !std::getenv("SASH_LONG_TESTS")) return;
   const std::vector<int64_t> bytes = documentation();
   std::vector<std::vector<double>> half, eight;
