@@ -65,7 +65,6 @@ struct CausalCall {
   /// For each head of keys and each segment, a matrix [width, width] and a vector [width].
   float *key_states, *query_states;
   int segment, segments;  ///< tokens of a segment
-  bool apart;             ///< for a trial: the blocks of dk, then of dv, then of dq
 
   __device__ int key_end(int b) const { return lengths ? lengths[b * length_step] : p.keys; }
   __device__ int64_t row_of(int b, int h) const {

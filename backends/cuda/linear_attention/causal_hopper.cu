@@ -1,5 +1,3 @@
-#include <cstdlib>
-
 #include "../attention/common/limits.h"
 #include "../attention/hopper/launch.cuh"
 #include "../hopper/tensor_map.h"
@@ -57,7 +55,9 @@ __global__ void __launch_bounds__(kThreads<width>, 128 / width)
 #endif
 }
 
-/// The gradients. Neighbouring blocks of threads read the same tokens at about the same time.
+/// The gradients. For heads of 128, blocks of threads for dk, dv and dq of a segment are
+/// neighbours, and read the same tokens at about the same time. For heads of 64 that is slower than
+/// all of dk, then of dv, then of dq.
 template <int width>
 __global__ void __launch_bounds__(kThreads<width>, 128 / width)
     gradients_kernel(const __grid_constant__ CausalCall x) {
@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(kThreads<width>, 128 / width)
   extern __shared__ __align__(1024) unsigned char memory[];
   const int parts = 2 + x.p.group();
   const int index = static_cast<int>(blockIdx.x), units = static_cast<int>(gridDim.x) / parts;
-  const int part = x.apart ? index / units : index % parts;
-  const TilePosition at(x.apart ? index % units : index / parts, x.segments, x.p.key_heads);
+  const int part = width == 64 ? index / units : index % parts;
+  const TilePosition at(width == 64 ? index % units : index / parts, x.segments, x.p.key_heads);
   if (part == 0) return run_pass<Pass::dk, width>(x, at.b, at.h, at.tile, memory);
   if (part == 1) return run_pass<Pass::dv, width>(x, at.b, at.h, at.tile, memory);
   run_pass<Pass::dq, width>(x, at.b, at.h * x.p.group() + part - 2, at.tile, memory);
@@ -75,14 +75,13 @@ __global__ void __launch_bounds__(kThreads<width>, 128 / width)
 
 int width_of(const Inputs& x) { return std::max(x.q.shape[3], x.v.shape[3]) <= 64 ? 64 : 128; }
 
-/// Depends on the length alone, so that a head has the same bits in every batch.
-int segment_of(int64_t length) {
-  if (const char* text = std::getenv("SASH_LINEAR_SEGMENT")) return std::atoi(text);
-  return length >= 65536 ? 2048 : length >= 16384 ? 1024 : length >= 4096 ? 512 : 256;
+/// Depends on the length and the width alone, so that a head has the same bits in every batch.
+int segment_of(const Inputs& x) {
+  const int64_t length = x.k.shape[2];
+  if (length >= (width_of(x) == 64 ? 65536 : 16384)) return 2048;
+  return length >= 16384 ? 1024 : length >= 4096 ? 512 : 256;
 }
-int segments_of(const Inputs& x) {
-  return static_cast<int>(ceil_div(x.k.shape[2], segment_of(x.k.shape[2])));
-}
+int segments_of(const Inputs& x) { return static_cast<int>(ceil_div(x.k.shape[2], segment_of(x))); }
 
 int64_t state_size(const Inputs& x) { return int64_t{width_of(x)} * (width_of(x) + 1); }
 int64_t state_bytes(const Inputs& x) {
@@ -107,9 +106,8 @@ CausalCall make_call(const Inputs& x, const Params& params, View den) {
           .dv = {},
           .key_states = nullptr,
           .query_states = nullptr,
-          .segment = segment_of(x.k.shape[2]),
-          .segments = segments_of(x),
-          .apart = std::getenv("SASH_LINEAR_APART") != nullptr};
+          .segment = segment_of(x),
+          .segments = segments_of(x)};
 }
 
 template <class F>
@@ -122,13 +120,10 @@ int64_t blocks_of(const CausalCall& call, int heads) {
   return int64_t{call.p.batches} * heads * call.segments;
 }
 
-/// Launches a kernel that starts while the previous kernel ends, unless a trial says no.
+/// Launches a kernel that starts while the previous kernel ends.
 template <auto kernel>
 void launch_early(const KernelContext& context, int64_t blocks, int threads, int shared,
                   const CausalCall& call) {
-  if (std::getenv("SASH_LINEAR_LATE")) {
-    return launch<kernel>(context, blocks, threads, shared, call);
-  }
   const CardGuard guard(context.device.index);
   allow_shared_memory<kernel>(context.device.index, shared);
   launch_dependent(
