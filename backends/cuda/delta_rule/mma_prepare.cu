@@ -3,9 +3,9 @@
 /// W, F, Q, U, P and e: a block of threads for each chunk of each value head. Each warp has 16 rows
 /// of the products.
 ///
-/// With a decay for each head, P and A are products of the rows times exp(G[t] - G[i]), G the
-/// running sum of g: at most 0, and no difference that matters is of numbers above 200 x 64. With a
-/// decay for each feature, they are sums over the levels of `each_decay_of_level`.
+/// With a decay for each head, P and A are products of rows times exp(G[t] - G[i]), where G is the
+/// running sum of g. |G| is at most 200 x 64, so that differences are exact to 0.001. With a decay
+/// for each feature, P and A are sums over the levels of `each_decay_of_level`.
 namespace sash::cuda::delta {
 namespace {
 
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kCount, kFeatures ? 2 : 3)
   Half* const q_of = x.arrays.q + index * (kChunk * kWidth);
   Scores scores;
   if constexpr (kFeatures) {
-    // With 64 features, half of the threads has keys, the other half queries.
+    // With 64 features, the first half of the threads has keys, the other half has queries.
     const int d = thread % (kWidth / 2) * 2, half = thread / (kWidth / 2) % 2;
     const bool has_keys = thread < kWidth, has_queries = thread >= kCount - kWidth;
     const auto load = [&](int first, int j) {
@@ -254,6 +254,7 @@ __global__ void __launch_bounds__(kCount, kFeatures ? 2 : 3)
   auto* const lower = reinterpret_cast<float*>(shared + M::kLower);
   Half* const p_of = x.arrays.p + index * (kChunk * kChunk);
   Half* const a_of = x.arrays.a ? x.arrays.a + index * (kChunk * kChunk) : nullptr;
+  // Stores 16 columns of P and A, zeros unless `here`, and of beta A.
   const auto finish = [&](Sums16& p, Sums16& a, int column, bool here) {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
