@@ -7,7 +7,7 @@ namespace sash {
 /// y = x W' + b as `linear`, with products of FP8 matrices: x and W are cast to E4M3, the gradient
 /// of y to E5M2, each with one scale, its format's largest number divided by the largest absolute
 /// value of the tensor ("current scaling"). Results, bias and its gradient have the dtype of x.
-/// Gradients are those of `linear` at the cast operands; there is no second derivative.
+/// Gradients are the gradients of `linear` at the cast operands; there is no second derivative.
 ///
 /// If the rows of x, `in` or `out` are not multiples of 16, this is `linear`. float32, float16 and
 /// bfloat16; errors as `linear`. `DeviceError` on a card without FP8, below compute capability 8.9.

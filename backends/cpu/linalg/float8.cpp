@@ -49,7 +49,7 @@ float from_float8(uint8_t bits, Float8 format) {
   return (bits & 0x80) != 0 ? -value : value;
 }
 
-/// The largest absolute value. Bits of a NaN are above those of infinity.
+/// The largest absolute value. As bits, a NaN is above an infinity.
 float largest(const float* x, int64_t count) {
   uint32_t most = 0;
   for (int64_t i = 0; i < count; ++i) {

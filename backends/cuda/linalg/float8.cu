@@ -143,8 +143,8 @@ __device__ uint32_t larger_bits(uint32_t a, uint32_t word) {
 template <class S>
 inline constexpr int kLargestBlocks = S::kBlocks > 1 ? S::kBlocks - 1 : 1;
 
-/// The bits of the largest absolute value that each block finds, to partial[block]. Bits of a NaN
-/// are above those of infinity. The last rows come first: they may still be in the cache.
+/// The bits of the largest absolute value that each block finds, to partial[block]. As bits,
+/// a NaN is above an infinity. The last rows come first: they may still be in the cache.
 template <class S>
 __global__ void __launch_bounds__(kLargestThreads, kLargestBlocks<S>)
     largest_kernel(S source, int64_t groups, int64_t width, uint32_t* partial) {
