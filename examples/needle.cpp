@@ -1,8 +1,9 @@
 // Needle in a haystack: a long text has 8 digits of a code and ends with 32 questions, each for one
 // digit. One layer reads the text. Windowed attention cannot connect the two. With the code at the
 // start and its tokens global it can. With the digits at random places (--scatter), attention to
-// chosen blocks finds them, and the delta rule keeps them in its state. The cost of all of these
-// grows (nearly) linearly with the length.
+// chosen blocks finds them, whether scores of mean keys choose them or an indexer that learns from
+// dense attention, and the delta rule keeps them in its state. The cost of all of these grows
+// (nearly) linearly with the length; the indexer's lessons grow with its square.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -26,12 +27,14 @@ constexpr int64_t kCode = 8, kQuestions = 32;   // tokens of the code, at the en
 // question for it, 0 for letters.
 constexpr int64_t kQuestion = kDigits + kLetters;
 constexpr int64_t kShortest = 2 * (kCode + kQuestions), kTexts = 32;
-constexpr double kRate = 4e-3;  // at first; falls to 0
+constexpr double kRate = 4e-3;           // at first; falls to 0
+const std::string kIndexer = "indexer";  // a layer of this program
 // The first cannot find the code, the others can.
 const std::vector<std::string> kAtStart{"symmetric_window:64",
                                         "symmetric_window:64 | global:0,1,2,3,4,5,6,7"};
-const std::vector<std::string> kScattered{"causal_window:64", "moba:16,top_k=8",
-                                          "nsa:16,top_k=8,window=64", "gated_delta", "kda"};
+const std::vector<std::string> kScattered{
+    "causal_window:64", "moba:16,top_k=8", "nsa:16,top_k=8,window=64",
+    kIndexer,           "gated_delta",     "kda"};
 
 struct Settings {
   std::vector<std::string> attention{};  // empty: kAtStart or kScattered
@@ -74,42 +77,88 @@ Batch make_batch(const Settings& settings, uint64_t seed, int64_t first, int64_t
   return {tensor(tokens, {count, length, 2}), tensor(answers, {count, kQuestions})};
 }
 
+constexpr int64_t kDim = 64, kHeads = 4;
+
+// A layer whose attention is dense, and teaches an indexer, or sees the blocks that it chooses.
+struct IndexedLayer : nn::Module {
+  static constexpr int64_t kBlock = 16;
+
+  IndexedLayer()
+      : indexer(register_module<nn::BlockIndexer>(
+            "indexer", kDim, nn::BlockIndexerOptions{.block = kBlock, .top_k = 8})),
+        norm_(register_module<nn::LayerNorm>("norm", kDim)),
+        qkv_(register_module<nn::Linear>("qkv", kDim, 3 * kDim)),
+        out_(register_module<nn::Linear>("out", kDim, kDim)),
+        mlp_(register_module<nn::Sequential>("mlp", nn::LayerNorm(kDim), nn::Linear(kDim, 2 * kDim),
+                                             nn::GELU(), nn::Linear(2 * kDim, kDim))),
+        last_norm_(register_module<nn::LayerNorm>("last_norm", kDim)) {}
+
+  Tensor forward(const Tensor& x) override {
+    const Tensor y = norm_(x);
+    const std::vector<Tensor> parts = split(qkv_(y), kDim, 2);
+    const Tensor q = split_heads(parts[0], kHeads), k = split_heads(parts[1], kHeads),
+                 v = split_heads(parts[2], kHeads);
+    AttentionMask mask = AttentionMask::causal();
+    if (learns) {
+      lesson = indexer.loss(y, q, k);
+    } else {
+      mask = mask & AttentionMask::selected(indexer.select(y), kBlock);
+    }
+    const Tensor attended = x + out_(merge_heads(attention(q, k, v, {.mask = mask})));
+    return last_norm_(attended + mlp_(attended));
+  }
+
+  nn::BlockIndexer& indexer;
+  bool learns = false;
+  Tensor lesson;  // the loss of the indexer in the last call that learnt
+
+ private:
+  nn::LayerNorm& norm_;
+  nn::Linear &qkv_, &out_;
+  nn::Sequential& mlp_;
+  nn::LayerNorm& last_norm_;
+};
+
 // One layer, then a linear head that predicts a digit for each question.
 struct Reader : nn::Module {
-  static constexpr int64_t kDim = 64;
-
   explicit Reader(const std::string& attention)
       : tokens(register_module<nn::Embedding>("tokens", kQuestion + 1, kDim)),
         marks(register_module<nn::Embedding>("marks", kCode + 1, kDim)),
-        encoder(register_module<nn::TransformerEncoder>(
-            "encoder", nn::TransformerOptions{.dim = kDim,
-                                              .heads = 4,
-                                              .layers = 1,
-                                              .mlp_dim = 2 * kDim,
-                                              .dropout = 0,
-                                              .norm_placement = nn::NormPlacement::before,
-                                              .final_norm = true,
-                                              .attention = attention})),
         head(register_module<nn::Linear>("head", kDim, kDigits)) {
     // Marks are larger, so that the mean key of a block tells what marks the block has.
     nn::init::normal_(tokens.weight, 0, 0.1);
     nn::init::normal_(marks.weight, 0, 0.5);
+    if (attention == kIndexer) {
+      layer = indexed = &register_module<IndexedLayer>("layer");
+    } else {
+      layer = &register_module<nn::TransformerEncoder>(
+          "layer", nn::TransformerOptions{.dim = kDim,
+                                          .heads = kHeads,
+                                          .layers = 1,
+                                          .mlp_dim = 2 * kDim,
+                                          .dropout = 0,
+                                          .norm_placement = nn::NormPlacement::before,
+                                          .final_norm = true,
+                                          .attention = attention});
+    }
   }
   // Logits [B, questions, digits].
   Tensor forward(const Tensor& x) override {
-    const Tensor y = encoder(tokens(x.select(2, 0)) + marks(x.select(2, 1)));
+    const Tensor y = (*layer)(tokens(x.select(2, 0)) + marks(x.select(2, 1)));
     return head(y.narrow(1, y.size(1) - kQuestions, kQuestions));
   }
 
   nn::Embedding& tokens;
   nn::Embedding& marks;
-  nn::TransformerEncoder& encoder;
   nn::Linear& head;
+  nn::Module* layer;
+  IndexedLayer* indexed = nullptr;
 };
 
 // Fraction of correct answers on 8 texts of the whole length that are not in the training data.
 double accuracy(Reader& model, const Settings& settings) {
   const NoGradGuard no_grad;
+  if (model.indexed) model.indexed->learns = false;
   const Batch test = make_batch(settings, ~settings.seed, 0, 8, settings.length);
   const Tensor right = eq(argmax(model(test.tokens)), test.answers);
   return right.to(default_dtype()).mean().item<double>();
@@ -140,7 +189,10 @@ optim::plot::Series train(const std::string& attention, const Settings& settings
     const int64_t texts = std::max(settings.batch, std::min(kTexts, tokens / length));
     const Batch batch =
         make_batch(settings, settings.seed, step * std::max(kTexts, settings.batch), texts, length);
-    const Tensor loss = cross_entropy(model(batch.tokens), batch.answers);
+    // The indexer learns until texts have their whole length.
+    if (model.indexed) model.indexed->learns = length < settings.length;
+    Tensor loss = cross_entropy(model(batch.tokens), batch.answers);
+    if (model.indexed && model.indexed->learns) loss = loss + model.indexed->lesson;
     optimizer.set_lr(kRate * static_cast<double>(settings.steps - step + 1) /
                      static_cast<double>(settings.steps));
     optimizer.zero_grad();

@@ -11,6 +11,7 @@
 #include "../support/attention/row_errors.h"
 #include "../support/devices.h"
 #include "../support/expect_error.h"
+#include "../support/op_inputs.h"
 
 using namespace sash;
 using namespace sash::testing;
@@ -116,6 +117,37 @@ void check_values(Device device) {
   }
 }
 
+// Random calls against the recurrence in float64.
+void check_random(Device device) {
+  for (uint64_t round = 0; round < random_count(8, 3000, 4); ++round) {
+    const uint64_t seed = random_seed(1) + round;
+    RandomNumbers random(seed);
+    manual_seed(seed);
+    const auto below = [&](uint64_t count) { return static_cast<int64_t>(random.below(count)); };
+    const auto one_of = [&](const std::vector<int64_t>& all) {
+      return all[random.below(all.size())];
+    };
+    const int64_t heads = 1 + below(2);
+    const Sizes s{1 + below(2),
+                  heads,
+                  heads * (1 + below(2)),
+                  1 + below(200),
+                  one_of({8, 24, 64, 96, 128}),
+                  one_of({8, 32, 64, 72, 128})};
+    const DType dtype = random.below(3) == 0 ? DType::float32 : DType::bfloat16;
+    const Gate gate = static_cast<Gate>(random.below(3));
+    CAPTURE(seed);
+    CAPTURE(s.length);
+    CAPTURE(s.depth);
+    CAPTURE(s.width);
+    CAPTURE(name(dtype));
+    CAPTURE(static_cast<int>(gate));
+    const Problem x(s, gate, dtype, device, 2 * random.uniform());
+    check_same_answers(answer(Kind::kernels, x), answer(Kind::composite, x, DType::float64, kCPU),
+                       2 * tolerance(dtype));
+  }
+}
+
 // Without the delta term, against the CPU in float64.
 void check_without_beta(Device device) {
   manual_seed(8);
@@ -198,8 +230,8 @@ void check_bits(Device device) {
   for (const Gate gate : {Gate::head, Gate::feature}) {
     const Problem x({1, 1, 2, 300, 64, 80}, gate, DType::bfloat16, device);
     const Answer first = answer(Kind::kernels, x);
-    for (const int count : {1, 3}) {
-      set_num_threads(count);
+    for (int repeat = 0; repeat < (device.is_cpu() || short_tests() ? 2 : 500); ++repeat) {
+      set_num_threads(1 + repeat % 3 * 2);
       const Answer second = answer(Kind::kernels, x);
       set_num_threads(threads);
       CHECK(all_same(first.y.out, second.y.out));
@@ -276,6 +308,10 @@ void check_text_errors(Device device) {
 
 TEST_CASE_TEMPLATE("gated delta rule: values and gradients over several chunks", On, Cpu, Cuda) {
   if (!missing(On::device)) check_values(On::device);
+}
+
+TEST_CASE_TEMPLATE("gated delta rule: random calls", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_random(On::device);
 }
 
 TEST_CASE_TEMPLATE("gated delta rule: decays without the delta term", On, Cpu, Cuda) {

@@ -189,6 +189,38 @@ void check_halves(Device device) {
   }
 }
 
+// Random shapes of the same kernels.
+void check_random_halves(Device device) {
+  for (uint64_t round = 0; round < random_count(10, 3000, 5); ++round) {
+    const uint64_t seed = random_seed(1) + round;
+    RandomNumbers random(seed);
+    const auto one_of = [&](const std::vector<int64_t>& all) {
+      return all[random.below(all.size())];
+    };
+    const int64_t key_heads = 1 + below(random, 2), group = one_of({1, 2, 4, 8, 16}),
+                  depth = one_of({64, 128});
+    const Sizes s{1 + below(random, 2),
+                  key_heads * group,
+                  key_heads,
+                  1 + below(random, 100),
+                  1 + below(random, 300),
+                  depth,
+                  depth};
+    const Selection x =
+        random_selection(random, s, one_of({16, 64, 128, 256}), 1 + below(random, 8),
+                         random.below(2) == 0 ? s.key_heads : s.heads, 1 + below(random, 2));
+    const DType half = random.below(4) == 0 ? DType::float16 : DType::bfloat16;
+    AttentionProblem problem = random_problem(random, s);
+    round_inputs(problem, half);
+    const Joined masked = joined(random, x, s, device);
+    problem.sees = masked.sees;
+    CAPTURE(seed);
+    CAPTURE(masked.mask.to_string());
+    expect_near(run_attention(problem, masked.mask, half, device), solve(problem), limit_of(half),
+                0.1);
+  }
+}
+
 struct Long {
   Tensor q, k, v, g;
   Mask mask;
@@ -217,7 +249,7 @@ void check_bits(Device device) {
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
     const Long call = long_call(device, dtype, 700);
     const std::vector<Tensor> first = call.run();
-    for (int repeat = 0; repeat < (short_tests() ? 3 : 20); ++repeat) {
+    for (int repeat = 0; repeat < (short_tests() ? 3 : device.is_cpu() ? 20 : 1000); ++repeat) {
       set_num_threads(1 + repeat % 3);
       const std::vector<Tensor> next = call.run();
       for (size_t i = 0; i < first.size(); ++i) REQUIRE(all_same(first[i], next[i]));
@@ -275,6 +307,9 @@ TEST_CASE_TEMPLATE("selected blocks: values and gradients", On, Cpu, Cuda) {
 }
 TEST_CASE_TEMPLATE("selected blocks: halves", On, Cpu, Cuda) {
   if (!missing(On::device)) check_halves(On::device);
+}
+TEST_CASE_TEMPLATE("selected blocks: halves of random shapes", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_random_halves(On::device);
 }
 TEST_CASE_TEMPLATE("selected blocks: the same bits every time", On, Cpu, Cuda) {
   if (!missing(On::device)) check_bits(On::device);
