@@ -11,7 +11,7 @@
 #include "../support/attention/row_errors.h"
 #include "../support/devices.h"
 #include "../support/expect_error.h"
-#include "../support/op_inputs.h"
+#include "../support/random_numbers.h"
 
 using namespace sash;
 using namespace sash::testing;
