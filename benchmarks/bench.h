@@ -17,6 +17,7 @@
 #include <sash/ops/reduce/reduce.h>
 #include <sash/tensor/autograd/grad_mode.h>
 #include <sash/tensor/graph.h>
+#include <sash/tensor/random.h>
 #include <sash/tensor/tensor.h>
 
 #include "../examples/support/flags.h"
@@ -162,6 +163,38 @@ int run(Flags& flags, int argc, char** argv, Body&& body) {
     const Device device = default_device();
     set_default_device(kCPU);
     return body(device) ? 0 : 1;
+  });
+}
+
+/// The most MiB that `call` takes above what is allocated before it.
+template <class Call>
+double peak_mb(Device device, Call&& call) {
+  const int64_t before = memory_stats(device).current;
+  reset_peak_memory(device);
+  call();
+  return rounded(static_cast<double>(memory_stats(device).peak - before) / (1 << 20), 1);
+}
+
+/// A program that calls `time(setup, device, options)` for each of `cases(device, options)` whose
+/// name the flags select. Options have the dtype and the device.
+template <class Cases, class Time>
+int run_cases(const std::string& text, int argc, char** argv, Cases&& cases, Time&& time) {
+  Flags flags(text, "cpu");
+  std::string dtype;
+  std::vector<std::string> names;
+  flags.add("--case", names, "only these cases");
+  flags.add("--dtype", dtype, "float32 on the CPU and bfloat16 on CUDA by default");
+  return run(flags, argc, argv, [&](Device device) {
+    if (dtype.empty()) dtype = device.is_cpu() ? "float32" : "bfloat16";
+    const TensorOptions options{.dtype = parse_dtype(dtype), .device = device};
+    print_environment(device);
+    bool good = true;
+    manual_seed(0);
+    for (const auto& setup : cases(device, options)) {
+      if (!names.empty() && !contains(names, setup.name())) continue;
+      good = attempt([&] { time(setup, device, options); }) && good;
+    }
+    return good;
   });
 }
 

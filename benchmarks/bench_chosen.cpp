@@ -26,7 +26,7 @@ struct Case {
   }
 };
 
-std::vector<Case> cases(sash::Device device) {
+std::vector<Case> cases(sash::Device device, const sash::TensorOptions&) {
   if (device.is_cpu()) return {{true, 16, 1, 2048, 64}, {false, 4, 4, 2048, 64}};
   std::vector<Case> all;
   for (const int64_t length : {16384, 65536}) {
@@ -45,7 +45,7 @@ Tensor moba(const Tensor& q, const Tensor& k, const Tensor& v, int64_t block, in
                    {.mask = AttentionMask::causal() & AttentionMask::selected(index, block)});
 }
 
-void time(const Case& setup, sash::Device device, sash::TensorOptions options) {
+void time_case(const Case& setup, sash::Device device, sash::TensorOptions options) {
   using sash::bench::rounded;
   const auto make = [&](int64_t heads) {
     return sash::randn({1, heads, setup.length, setup.dim}, options).requires_grad_();
@@ -63,10 +63,7 @@ void time(const Case& setup, sash::Device device, sash::TensorOptions options) {
   std::vector<Tensor> inputs{q, k, v};
   if (setup.nsa) inputs.push_back(branches.gate.weight);
   const auto both = [&] { return sash::grad({forward()}, inputs, {g_out}); };
-  const int64_t before = sash::memory_stats(device).current;
-  sash::reset_peak_memory(device);
-  both();
-  const int64_t peak = sash::memory_stats(device).peak - before;
+  const double peak = sash::bench::peak_mb(device, both);
   const auto ms = [&](const auto& call) {
     return device.is_cpu() ? sash::bench::median_ms(device, kCalls, call)
                            : sash::bench::graph_ms(device, call);
@@ -77,27 +74,12 @@ void time(const Case& setup, sash::Device device, sash::TensorOptions options) {
                       {"dtype", sash::name(*options.dtype)},
                       {"fwd_ms", rounded(training, 4)},
                       {"bwd_ms", rounded(step - training, 4)},
-                      {"peak_mb", rounded(static_cast<double>(peak) / (1 << 20), 1)}});
+                      {"peak_mb", peak}});
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  Flags flags("Times attention that chooses its blocks: NSA and MoBA", "cpu");
-  std::string dtype;
-  std::vector<std::string> names;
-  flags.add("--case", names, "only these cases");
-  flags.add("--dtype", dtype, "float32 on the CPU and bfloat16 on CUDA by default");
-  return sash::bench::run(flags, argc, argv, [&](sash::Device device) {
-    if (dtype.empty()) dtype = device.is_cpu() ? "float32" : "bfloat16";
-    const sash::TensorOptions options{.dtype = sash::parse_dtype(dtype), .device = device};
-    sash::bench::print_environment(device);
-    bool good = true;
-    sash::manual_seed(0);
-    for (const Case& setup : cases(device)) {
-      if (!names.empty() && !sash::bench::contains(names, setup.name())) continue;
-      good = sash::bench::attempt([&] { time(setup, device, options); }) && good;
-    }
-    return good;
-  });
+  return sash::bench::run_cases("Times attention that chooses its blocks: NSA and MoBA", argc, argv,
+                                cases, time_case);
 }

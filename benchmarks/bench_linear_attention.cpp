@@ -25,7 +25,8 @@ struct Case {
   }
 };
 
-std::vector<Case> cases(sash::Device device, DType dtype) {
+std::vector<Case> cases(sash::Device device, const sash::TensorOptions& options) {
+  const DType dtype = *options.dtype;
   std::vector<Case> all;
   for (const bool causal : {true, false}) {
     if (device.is_cpu()) {
@@ -74,10 +75,7 @@ class Run {
   void time() const {
     using sash::bench::rounded;
     const double forward_ms = sash::bench::median_ms(device_, kCalls, [&] { forward(); });
-    const int64_t before = sash::memory_stats(device_).current;
-    sash::reset_peak_memory(device_);
-    both();
-    const int64_t peak = sash::memory_stats(device_).peak - before;
+    const double peak = sash::bench::peak_mb(device_, [&] { both(); });
     const double both_ms = sash::bench::median_ms(device_, kCalls, [&] { both(); });
     const double bytes = static_cast<double>(q_.numel()) * static_cast<double>(size_of(q_.dtype()));
     sash::bench::print({{"kind", "linear_attention"},
@@ -88,7 +86,7 @@ class Run {
                         {"fwdbwd_ms", rounded(both_ms, 4)},
                         {"fwd_gb_s", rounded(4 * bytes / forward_ms / 1e6, 1)},
                         {"fwdbwd_gb_s", rounded(12 * bytes / both_ms / 1e6, 1)},
-                        {"peak_mb", rounded(static_cast<double>(peak) / (1 << 20), 1)}});
+                        {"peak_mb", peak}});
   }
 
  private:
@@ -108,24 +106,11 @@ class Run {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Flags flags("Times linear attention", "cpu");
-  std::string dtype;
-  std::vector<std::string> names;
-  flags.add("--case", names, "only these cases");
-  flags.add("--dtype", dtype, "float32 on the CPU and bfloat16 on CUDA by default");
-  return sash::bench::run(flags, argc, argv, [&](sash::Device device) {
-    if (dtype.empty()) dtype = device.is_cpu() ? "float32" : "bfloat16";
-    sash::bench::print_environment(device);
-    bool good = true;
-    for (const Case& setup : cases(device, sash::parse_dtype(dtype))) {
-      if (!names.empty() && !sash::bench::contains(names, setup.name())) continue;
-      good = sash::bench::attempt([&] {
-               const Run run(setup, device);
-               run.check();
-               run.time();
-             }) &&
-             good;
-    }
-    return good;
-  });
+  return sash::bench::run_cases(
+      "Times linear attention", argc, argv, cases,
+      [](const Case& setup, sash::Device device, const sash::TensorOptions&) {
+        const Run run(setup, device);
+        run.check();
+        run.time();
+      });
 }

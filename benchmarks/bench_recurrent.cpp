@@ -25,7 +25,7 @@ struct Case {
   }
 };
 
-std::vector<Case> cases(sash::Device device) {
+std::vector<Case> cases(sash::Device device, const sash::TensorOptions&) {
   std::vector<Case> all;
   for (const bool features : {false, true}) {
     if (device.is_cpu()) {
@@ -95,10 +95,7 @@ void time(const Case& setup, sash::Device device, sash::TensorOptions options) {
     const sash::NoGradGuard no_grad;
     inputs.forward();
   };
-  const int64_t before = sash::memory_stats(device).current;
-  sash::reset_peak_memory(device);
-  inputs.both();
-  const int64_t peak = sash::memory_stats(device).peak - before;
+  const double peak = sash::bench::peak_mb(device, [&] { inputs.both(); });
   const auto ms = [&](const auto& call) {
     return device.is_cpu() ? sash::bench::median_ms(device, kCalls, call)
                            : sash::bench::graph_ms(device, call);
@@ -111,31 +108,16 @@ void time(const Case& setup, sash::Device device, sash::TensorOptions options) {
                       {"inference_ms", rounded(inference, 4)},
                       {"fwd_ms", rounded(training, 4)},
                       {"bwd_ms", rounded(both - training, 4)},
-                      {"peak_mb", rounded(static_cast<double>(peak) / (1 << 20), 1)}});
+                      {"peak_mb", peak}});
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  Flags flags("Times the gated delta rule", "cpu");
-  std::string dtype;
-  std::vector<std::string> names;
-  flags.add("--case", names, "only these cases");
-  flags.add("--dtype", dtype, "float32 on the CPU and bfloat16 on CUDA by default");
-  return sash::bench::run(flags, argc, argv, [&](sash::Device device) {
-    if (dtype.empty()) dtype = device.is_cpu() ? "float32" : "bfloat16";
-    const sash::TensorOptions options{.dtype = sash::parse_dtype(dtype), .device = device};
-    sash::bench::print_environment(device);
-    bool good = true;
-    sash::manual_seed(0);
-    for (const Case& setup : cases(device)) {
-      if (!names.empty() && !sash::bench::contains(names, setup.name())) continue;
-      good = sash::bench::attempt([&] {
-               check(setup, options);
-               time(setup, device, options);
-             }) &&
-             good;
-    }
-    return good;
-  });
+  return sash::bench::run_cases(
+      "Times the gated delta rule", argc, argv, cases,
+      [](const Case& setup, sash::Device device, const sash::TensorOptions& options) {
+        check(setup, options);
+        time(setup, device, options);
+      });
 }
