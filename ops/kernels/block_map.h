@@ -49,6 +49,8 @@ struct BlockList {
   bool contiguous = true;  ///< each row's blocks are neighbours, with none missing between
   /// Whether rows 2 m and 2 m + 1 of every head have the same blocks, and not all rows have.
   bool paired = false;
+  /// Whether neighbouring rows have less than a quarter of their blocks in common.
+  bool scattered = false;
 
   /// The block number and the bit tile of entry `e`. The tile is -1 if the block is full.
   SASH_HOST_DEVICE int32_t block_at(int32_t e) const { return e < 0 ? e - kUnlisted : block[e]; }

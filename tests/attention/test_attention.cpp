@@ -13,7 +13,6 @@
 
 #include "../support/attention/attention_run.h"
 #include "../support/attention/mask_kinds.h"
-#include "../support/attention/row_errors.h"
 #include "../support/compare.h"
 #include "../support/devices.h"
 #include "../support/expect_error.h"
@@ -430,21 +429,6 @@ TEST_CASE("attention: layouts and bool masks of the host serve calls on a card")
   }
   const Tensor lengths = tensor<int32_t>({5}, {.device = kCPU});
   CHECK_THROWS_AS(attention(q, q, q, {.mask = AttentionMask::key_lengths(lengths)}), DeviceError);
-}
-
-TEST_CASE("attention: pairs of block rows that see the same blocks") {
-  if (missing(kCUDA)) return;
-  manual_seed(9);
-  const auto random = [] {
-    return randn({1, 3, 1100, 128}, {.dtype = DType::bfloat16, .device = kCUDA});
-  };
-  const Tensor q = random(), k = random(), v = random();
-  const Tensor layout = gt(rand({9, 9}, {.device = kCPU}), 0.4);
-  const AttentionMask mask = AttentionMask::block_sparse(layout, 128);
-  const Tensor found = attention(q, k, v, {.mask = mask});
-  const auto wide = [](const Tensor& x) { return x.to(DType::float32); };
-  const Tensor expected = attention(wide(q), wide(k), wide(v), {.mask = mask});
-  check_rows("out", found, expected, 1e-2);
 }
 
 TEST_CASE("attention: wrong options are errors") {

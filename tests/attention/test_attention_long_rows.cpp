@@ -1,6 +1,6 @@
 // Attention over masks with a few tokens that see all and are seen by all: kernels may share the
-// long block rows that these make among several groups of threads. In halves against float64
-// on the CPU, with the same inputs.
+// long block rows that these make among several groups of threads. And over rows that list few
+// blocks in common. In halves against float64 on the CPU, with the same inputs.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -45,10 +45,15 @@ const std::vector<Masked>& masks() {
        }},
       {"of some heads",
        [](Device device) { return AttentionMask::block_sparse(layout().to(device), 64); }},
-      {"within bounds", [](Device device) {
+      {"within bounds",
+       [](Device device) {
          const Tensor lengths = tensor<int32_t>({700, 1100}, {.device = device});
          return (AttentionMask::symmetric_window(40) | AttentionMask::global({130})) &
                 AttentionMask::key_lengths(lengths);
+       }},
+      {"scattered, within bounds", [](Device device) {
+         const Tensor lengths = tensor<int32_t>({700, 1100}, {.device = device});
+         return AttentionMask::random_blocks(2, 1, 64) & AttentionMask::key_lengths(lengths);
        }}};
   return all;
 }

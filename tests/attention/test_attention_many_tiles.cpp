@@ -1,5 +1,6 @@
 // Attention over a thousand keys and more, where tiles of keys of all heads add to the gradients of
-// the same queries. In halves against float64 on the CPU, with the same inputs.
+// the same queries, and where layouts of blocks make a few thousand tiles. In halves against
+// float64 on the CPU, with the same inputs.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -65,6 +66,18 @@ void check(int64_t queries, int64_t keys, int64_t depth, double dropout, Device 
   }
 }
 
+/// A layout of [blocks, blocks] whose row i lists `least` + i % 4 blocks, which are not neighbours.
+/// Rows i and i + 1 have no block in common.
+AttentionMask layout(int64_t blocks, int64_t block, int64_t least) {
+  std::vector<uint8_t> shown(static_cast<size_t>(blocks * blocks));
+  for (int64_t row = 0; row < blocks; ++row) {
+    for (int64_t i = 0; i < least + row % 4; ++i) {
+      shown[static_cast<size_t>(row * blocks + (7 * row + 5 * i) % blocks)] = 1;
+    }
+  }
+  return AttentionMask::block_sparse(tensor(shown, {blocks, blocks}).to(DType::boolean), block);
+}
+
 }  // namespace
 
 TEST_CASE_TEMPLATE("mask of many tiles: bfloat16 against float64 on the CPU", On, Cpu, Cuda) {
@@ -83,4 +96,15 @@ TEST_CASE_TEMPLATE("mask of many tiles: bfloat16 against float64 on the CPU", On
   if (!short_tests()) check(4100, 4160, 64, 0, device, {AttentionMask()});
   check(1024, 970, 64, 0.25, device);
   check(1000, 1000, 128, 0.25, device);
+}
+
+TEST_CASE_TEMPLATE("mask layouts: bfloat16 against float64 on the CPU", On, Cpu, Cuda) {
+  const Device device = On::device;
+  if (missing(device)) return;
+  if (device.is_cpu()) return check(1000, 970, 32, 0, device, {layout(16, 64, 0)});
+  for (const int64_t depth : {64, 128}) {
+    check(4090, 4090, depth, 0, device, {layout(64, 64, 1), layout(32, 128, 1)});
+    // Some queries see no key.
+    check(4090, 4050, depth, 0, device, {layout(64, 64, 0), layout(32, 128, 0)});
+  }
 }

@@ -244,6 +244,7 @@ TEST_CASE("the map of a window is that of the same mask compiled block by block"
       CHECK(a.direction == b.direction);
       CHECK(a.contiguous == b.contiguous);
       CHECK(a.paired == b.paired);
+      CHECK(a.scattered == b.scattered);
     }
     CHECK(found->bytes() <= expected->bytes());
   }
@@ -259,16 +260,26 @@ TEST_CASE("the map of a causal mask over 2^20 tokens has a range for each block 
   CHECK(blocks->words.numel() == 2 * 64);
 }
 
-TEST_CASE("maps tell that block rows come in pairs with the same blocks") {
-  const MaskShape shape{.batch = 1, .heads = 1, .queries = 2048, .keys = 2048};
-  const auto paired = [&](const AttentionMask& mask) {
+TEST_CASE("maps tell which block rows have the same blocks, or few in common") {
+  const MaskShape shape{.batch = 1, .heads = 1, .queries = 4096, .keys = 4096};
+  enum class Rows { paired, scattered, other };
+  const auto rows = [&](const AttentionMask& mask) {
     const auto blocks = cached_block_map(mask.shared_term(), shape, 64, kCPU);
-    return std::pair(blocks->map.by_query.paired, blocks->map.by_key.paired);
+    const kernels::BlockList &a = blocks->map.by_query, &b = blocks->map.by_key;
+    CHECK(a.paired == b.paired);
+    CHECK(a.scattered == b.scattered);
+    CHECK(!(a.paired && a.scattered));
+    return a.paired ? Rows::paired : a.scattered ? Rows::scattered : Rows::other;
   };
-  CHECK(paired(AttentionMask::random_blocks(3, 1, 128)) == std::pair(true, true));
-  CHECK(paired(AttentionMask::random_blocks(3, 1, 64)) == std::pair(false, false));
-  CHECK(paired(AttentionMask()) == std::pair(false, false));
-  CHECK(paired(AttentionMask::causal()) == std::pair(false, false));
+  CHECK(rows(AttentionMask::random_blocks(3, 1, 128)) == Rows::paired);
+  CHECK(rows(AttentionMask::random_blocks(3, 1, 64)) == Rows::scattered);
+  CHECK(rows(AttentionMask::random_blocks(40, 1, 64)) == Rows::other);
+  CHECK(rows(AttentionMask::causal_window(64) | AttentionMask::random_blocks(1, 1, 64)) ==
+        Rows::other);
+  for (const AttentionMask& mask :
+       {AttentionMask(), AttentionMask::causal(), AttentionMask::causal_window(64)}) {
+    CHECK(rows(mask) == Rows::other);
+  }
 }
 
 TEST_CASE("block rows are scheduled so that the last ones are short") {

@@ -35,6 +35,7 @@ std::vector<Setup> setups() {
           {"wide", {.mask = AttentionMask::window(1000, 0)}, 2, 4, short_tests() ? 1100 : 3008},
           {"long", {.mask = causal}, 1, 4, 5200},
           {"blocks", {.mask = blocks}, 1, 4, 768},
+          {"scattered", {.mask = AttentionMask::random_blocks(3, 1, 64)}, 2, 8, 2048},
           {"packed", {.mask = causal & AttentionMask::packed(starts)}, 1, 4, 512},
           {"short", {.mask = causal}, 8, short_tests() ? 2 : 32, 320},
           {"short dropout", {.mask = causal, .dropout = 0.2}, 8, short_tests() ? 2 : 32, 320},

@@ -61,6 +61,22 @@ bool BlockRows::are_alike(const BlockRow& a, const BlockRow& b) const {
   return true;
 }
 
+// How many blocks two rows have in common. All their entries are listed.
+int64_t BlockRows::in_common(const BlockRow& a, const BlockRow& b) const {
+  const auto lists = [this](const kernels::BlockRun& run, int32_t at) {
+    const auto first = block.begin() + run.first;
+    return std::binary_search(first, first + run.count, at);
+  };
+  kernels::BlockList read = list;
+  read.block = block.data();
+  int64_t count = 0;
+  for (int32_t i = 0; i < a.size(); ++i) {
+    const int32_t at = read.block_of(a, i);
+    count += lists(b.partial, at) || lists(b.full, at);
+  }
+  return count;
+}
+
 void BlockRows::schedule(int64_t heads) {
   order.resize(rows.size());
   const size_t of_head = rows.size() / static_cast<size_t>(std::max<int64_t>(heads, 1));
@@ -83,6 +99,11 @@ void BlockRows::schedule(int64_t heads) {
     all_alike = all_alike && are_alike(rows[0], rows[row]);
   }
   list.paired = list.paired && !all_alike;
+  int64_t common = 0;
+  for (size_t row = 0; row + 1 < rows.size() && !list.contiguous; ++row) {
+    common += in_common(rows[row], rows[row + 1]);
+  }
+  list.scattered = !list.contiguous && 4 * common < list.entries;
 }
 
 }  // namespace sash

@@ -16,12 +16,13 @@ struct BlockRows {
   std::vector<int32_t> block, tile, order;
   kernels::BlockList list{};  ///< its numbers are set; its pointers are null
 
-  /// Sets `order` and all numbers of `list` except `contiguous`. `rows` holds the block rows of
-  /// `heads` heads.
+  /// Sets `order` and all numbers of `list` except `contiguous`, which is set before. `rows` holds
+  /// the block rows of `heads` heads.
   void schedule(int64_t heads);
 
  private:
   bool are_alike(const kernels::BlockRow& a, const kernels::BlockRow& b) const;
+  int64_t in_common(const kernels::BlockRow& a, const kernels::BlockRow& b) const;
 };
 
 }  // namespace sash

@@ -28,6 +28,11 @@ using QueryShapes = ShapeOf<general ? -width : width, For<32, BackwardShape<T, 3
                             For<-128, General<BackwardShape<T, 128, 2, 2, 1, false>>>,
                             For<-256, General<BackwardShape<T, 256, 1, 2, 1, false>>>>;
 
+/// For pairs of rows with the same blocks, such as layouts of blocks of 128 have: a work tile of
+/// three rows would visit each block for one or two of them.
+template <class T>
+using PairedQueryShape = BackwardShape<T, 128, 2, 3, 2, true>;
+
 /// Prefetches to the L2 cache the rows of `out` that the groups will read.
 template <int kBlockRows, class T>
 __device__ void prefetch_out(const Backward<T>& x, const WorkTile& work) {
@@ -340,8 +345,14 @@ void launch_queries(const KernelContext& context, const Backward<T>& call) {
 template <class T, Kind kind>
 void backward_queries(const KernelContext& context, const Backward<T>& call, int width) {
   constexpr bool general = kind == Kind::general;
-  with_width<general>(
-      width, [&]<int kWidth>() { launch_queries<QueryShapes<T, kWidth, general>>(context, call); });
+  with_width<general>(width, [&]<int kWidth>() {
+    if constexpr (kWidth == 128 && !general) {
+      if (call.dims.map.by_query.paired) {
+        return launch_queries<PairedQueryShape<T>>(context, call);
+      }
+    }
+    launch_queries<QueryShapes<T, kWidth, general>>(context, call);
+  });
 }
 
 }  // namespace sash::cuda::hopper

@@ -15,9 +15,10 @@ namespace sash::cuda::hopper {
 /// Tiles have `width` features. A work tile has `rows` blocks of 64 queries, a step has `blocks`
 /// blocks of 64 keys. `overlap`: products run while weights are formed, which takes registers.
 /// `resident` is the number of stages for queries: with two, one is filled while the other is in
-/// use.
-template <class T, int width, int rows, int blocks, int stages, bool overlap, int resident = 2>
-struct ForwardShape : Groups<rows> {
+/// use. A multiprocessor runs `together` blocks of threads.
+template <class T, int width, int rows, int blocks, int stages, bool overlap, int resident = 2,
+          int together = 1>
+struct ForwardShape : Groups<rows, together> {
   using Element = T;
   static constexpr int kWidth = width, kBlockRows = rows, kBlocks = blocks, kKeys = blocks * kBlock;
   static constexpr int kResident = resident, kOperands = 1, kWorkTiles = resident + 1;
@@ -48,6 +49,12 @@ using LongShape = ForwardShape<T, 128, 2, 2, 2, true>;
 /// tiles.
 template <class T, int width>
 using FewShape = ForwardShape<T, width, 2, 1, 512 / width, true>;
+
+/// For block rows that have few blocks in common with their neighbours. A block of threads has one
+/// group, so that no group waits for blocks that only others see. A multiprocessor runs two blocks.
+template <class T, int width>
+using ScatteredShape = ShapeOf<width, For<64, ForwardShape<T, 64, 1, 2, 3, true, 2, 2>>,
+                               For<128, ForwardShape<T, 128, 1, 1, 2, true, 2, 2>>>;
 
 /// Whether a call has fewer tiles in shape S than the card has multiprocessors. False for maps with
 /// long rows, because their bits depend on how many groups share a row.
@@ -408,7 +415,7 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
 };
 
 template <class S, class T = typename S::Element>
-__global__ void __launch_bounds__(S::kThreads, 1)
+__global__ void __launch_bounds__(S::kThreads, S::kTogether)
     forward_kernel(const __grid_constant__ Forward<T> x) {
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char raw[];
@@ -443,11 +450,15 @@ void forward(const KernelContext& context, const Forward<T>& call, int width) {
     launch_forward<WithDropout<ForwardShape<T, 128, 3, 1, 3, true>, true>>(context, call);
   } else {
     with_width<general>(width, [&]<int kWidth>() {
-      if constexpr (kWidth == 128 && !general) {
-        if (is_long(call.dims.map)) return launch_forward<LongShape<T>>(context, call);
-      }
       using Shape = ForwardShapes<T, kWidth, general>;
       if constexpr ((kWidth == 64 || kWidth == 128) && !general) {
+        const kernels::BlockList& list = call.dims.map.by_query;
+        if (list.scattered && list.long_rows == 0) {
+          return launch_forward<ScatteredShape<T, kWidth>>(context, call);
+        }
+        if constexpr (kWidth == 128) {
+          if (is_long(call.dims.map)) return launch_forward<LongShape<T>>(context, call);
+        }
         if (has_few_tiles<Shape>(context, call.dims)) {
           return launch_forward<FewShape<T, kWidth>>(context, call);
         }

@@ -53,13 +53,14 @@ __device__ void reduce_groups(float (&sum)[n], float* buffer) {
   fence_proxy_async();
 }
 
-/// The consumer groups of a block of threads, if a multiprocessor runs one block. The producer
-/// group gives most of its registers to them.
-template <int groups>
+/// The consumer groups of a block of threads, if a multiprocessor runs `together` blocks. The
+/// producer group gives most of its registers to them.
+template <int groups, int together = 1>
 struct Groups {
   static constexpr int kGroups = groups, kThreads = (groups + 1) * kGroup;
-  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8,
-                       kProducerRegisters = groups > 2 ? 32 : 40;
+  static constexpr int kTogether = together;
+  static constexpr int kLaunchRegisters = 65536 / (together * kThreads) / 8 * 8,
+                       kProducerRegisters = groups * together > 2 ? 32 : 40;
   static constexpr int kConsumerRegisters =
       std::min(240, ((groups + 1) * kLaunchRegisters - kProducerRegisters) / groups / 8 * 8);
   static constexpr bool kGeneral = false, kDropout = false, kCopiesKept = false;
