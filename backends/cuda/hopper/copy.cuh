@@ -40,15 +40,16 @@ struct alignas(1024) Tile {
 };
 
 /// Copies rows [row, row + 64) of head (b, h) to rows [64 part, 64 part + 64) of `tile`: 128 width
-/// bytes, with zeros for rows and features past the end. One thread calls this.
-template <class T, int width, int rows>
+/// bytes, with zeros for rows and features outside of the tensor. The map may have boxes of `box`
+/// rows instead of 64, or of one row of `box` heads. One thread calls this.
+template <int box = 64, class T, int width, int rows>
 __device__ void copy_rows(Tile<T, width, rows>& tile, int part, const CUtensorMap& x, int row,
                           int h, int b, Barrier& barrier) {
   using X = Tile<T, width, rows>;
 #pragma unroll
   for (int slab = 0; slab < X::kSlabs; ++slab) {
     const uint32_t to =
-        tile.address() + static_cast<uint32_t>(slab * X::kSlabBytes + part * 64 * X::kRowBytes);
+        tile.address() + static_cast<uint32_t>(slab * X::kSlabBytes + part * box * X::kRowBytes);
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
         "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),

@@ -69,7 +69,7 @@ bool fits_tensor_map(View x) {
   return true;
 }
 
-CUtensorMap tensor_map(View x, int features) {
+CUtensorMap tensor_map(View x, int features, int rows, int heads) {
   cuuint64_t extent[4], step[3];
   for (int axis = 0; axis < 4; ++axis) extent[axis] = static_cast<cuuint64_t>(x.shape[3 - axis]);
   for (int axis = 0; axis < 3; ++axis) {
@@ -77,7 +77,8 @@ CUtensorMap tensor_map(View x, int features) {
     const int64_t stride = x.shape[2 - axis] > 1 ? x.strides[2 - axis] : 64;
     step[axis] = static_cast<cuuint64_t>(stride * 2);
   }
-  const cuuint32_t box[4] = {static_cast<cuuint32_t>(features), 64, 1, 1};
+  const cuuint32_t box[4] = {static_cast<cuuint32_t>(features), static_cast<cuuint32_t>(rows),
+                             static_cast<cuuint32_t>(heads), 1};
   const auto swizzle = features == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
   return encode(half_type(x.dtype), 4, x.data, extent, step, box, swizzle);
 }

@@ -11,10 +11,10 @@ namespace sash::cuda {
 /// strides and the address multiples of 16 bytes, and no broadcast axis.
 bool fits_tensor_map(View x);
 
-/// The tensor map of `x` for copies of [64 rows][`features`] to shared memory, with 64 or 32
-/// features, swizzled over the 128 or 64 bytes of a row. The host makes a map in about a
+/// The tensor map of `x` for copies of [`heads`][`rows`][`features`] to shared memory, with 64
+/// or 32 features, swizzled over the 128 or 64 bytes of a row. The host makes a map in about a
 /// microsecond. Kernels take it by value, as a __grid_constant__.
-CUtensorMap tensor_map(View x, int features);
+CUtensorMap tensor_map(View x, int features, int rows = 64, int heads = 1);
 
 /// The tensor map of `x` [rows][columns] of float16 or bfloat16, which is contiguous and aligned to
 /// 16 bytes, for copies of boxes [`box_rows`][`box_columns`]. A box has at most 256 rows, and 64,

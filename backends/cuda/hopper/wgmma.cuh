@@ -200,8 +200,8 @@ __device__ void multiply_add(float (&sum)[n], const uint32_t (&weights)[words], 
   }
 }
 
-/// The same with weights in a tile of type A.
-template <class A, class B, int n>
+/// The same with weights in a tile of type A; = instead of += unless `add`.
+template <class A, class B, bool add = true, int n>
 __device__ void multiply_add(float (&sum)[n], Operand weights, Operand b) {
   static_assert(A::kWidth == B::kRows && 2 * n == B::kWidth);
 #pragma unroll
@@ -209,7 +209,7 @@ __device__ void multiply_add(float (&sum)[n], Operand weights, Operand b) {
     detail::multiply_16<false, true>(
         std::type_identity<typename B::Element>{}, sum,
         (weights + column_step<A>(k)).template descriptor<A>(),
-        (b + static_cast<uint32_t>(k * 16 * B::kRowBytes)).template descriptor<B>(), true);
+        (b + static_cast<uint32_t>(k * 16 * B::kRowBytes)).template descriptor<B>(), add || k > 0);
   }
 }
 

@@ -1,7 +1,7 @@
 #include "backward.cuh"
 #include "selected.h"
 
-/// The backward pass on tensor cores: first the statistics of rows, then both gradients.
+/// The backward pass on tensor cores: first the statistics of rows, then the gradients.
 namespace sash::cuda::selected {
 namespace {
 
@@ -44,13 +44,12 @@ void tensor_core_backward(const KernelContext& context, const AttentionInputs& x
     const int64_t rows = x.q.shape[0] * x.q.shape[1] * x.q.shape[2];
     const Workspace stats(context, rows * static_cast<int64_t>(sizeof(RowStats)));
     const Backward<T> call{.dims = Dims(x, params),
-                           .flag = index_flag(context.device.index),
                            .k = tensor_map(x.k, 64),
                            .v = tensor_map(x.v, 64),
+                           .q_heads = tensor_map(x.q, 64, 1, 16),
+                           .g_heads = tensor_map(gradients.g, 64, 1, 16),
                            .q = rows_of<const T>(x.q),
                            .g = rows_of<const T>(gradients.g),
-                           .k_rows = rows_of<const T>(x.k),
-                           .v_rows = rows_of<const T>(x.v),
                            .dq = rows_of<T>(gradients.dq),
                            .dk = rows_of<T>(gradients.dk),
                            .dv = rows_of<T>(gradients.dv),
@@ -60,8 +59,7 @@ void tensor_core_backward(const KernelContext& context, const AttentionInputs& x
                   depth == 64 ? stats_kernel<T, 64> : stats_kernel<T, 128>, call,
                   rows_of<const T>(gradients.out), gradients.lse.ptr<const float>(),
                   gradients.g_lse ? gradients.g_lse->ptr<const float>() : nullptr);
-    backward_queries(context, call);
-    backward_keys(context, call);
+    backward_gradients(context, call);
   };
   if (x.q.dtype == DType::bfloat16) {
     run(TypeTag<__nv_bfloat16>());

@@ -4,7 +4,7 @@
 #include "call.cuh"
 #include "fragments.cuh"
 
-/// The order of work of the kernels whose sums belong to queries.
+/// The order of work of the forward kernel.
 ///
 /// A block of threads owns `kItems` *items* of 16 rows of q, which share a row of the index, or
 /// belong to neighbouring rows if a group has fewer than 16 rows (`Dims::packed`). It visits, in
@@ -22,12 +22,12 @@ inline constexpr int kWindow = 64 * kConsumers;         // blocks in the list at
 inline constexpr int kLists = 1, kListed = 2;           // named barriers
 inline constexpr int kKeys = 64;                        // of a step
 
-/// How many items a warp has, and how many steps the ring holds. `tiles`: of rows, q and perhaps g.
-template <int depth, int tiles>
+/// How many items a warp has, and how many steps the ring holds.
+template <int depth>
 struct QueryShape {
   static constexpr int kPerWarp = 128 / depth;
   static constexpr int kItems = kConsumers * kPerWarp;
-  static constexpr int kRowBytes = tiles * kItems * 16 * depth * 2;
+  static constexpr int kRowBytes = kItems * 16 * depth * 2;
   static constexpr int kStages = (205 * 1024 - kRowBytes) / (2 * kKeys * depth * 2);
 };
 
@@ -41,15 +41,14 @@ struct Item {
   KeyRange any, common;  ///< keys that one of its rows may see, and that all may
 };
 
-template <class T, int depth, int tiles>
+template <class T, int depth>
 struct QueryMemory {
-  using Shape = QueryShape<depth, tiles>;
+  using Shape = QueryShape<depth>;
   using Keys = Tile<T, depth, kKeys>;
 
   Keys k[Shape::kStages], v[Shape::kStages];
-  Tile<T, depth, 16 * Shape::kItems> rows[tiles];
+  Tile<T, depth, 16 * Shape::kItems> rows;
   KeyRange range[16 * Shape::kItems];
-  RowStats stats[tiles == 1 ? 1 : 16 * Shape::kItems];
   Item item[Shape::kItems];
   uint32_t selected_by[kWindow];  ///< a bit for each item
   int2 list[kWindow];             ///< a block, and the items that selected it
@@ -67,10 +66,10 @@ struct QueryTileAt {
   int b, unit, first_item;
 };
 
-template <class T, int depth, int tiles>
+template <class T, int depth>
 class QueryTile {
  public:
-  using Memory = QueryMemory<T, depth, tiles>;
+  using Memory = QueryMemory<T, depth>;
   using Shape = typename Memory::Shape;
   using State = typename decltype(Memory::ring)::State;
 
@@ -126,16 +125,15 @@ class QueryTile {
     memory_.item[thread].common = common;
   }
 
-  /// All threads: copies rows of x to a tile, zeros where there are none.
-  __device__ void load_rows(int tile, const Rows<const T>& x) {
+  /// All threads: copies the rows of x, zeros where there are none.
+  __device__ void load_rows(const Rows<const T>& x) {
     constexpr int chunks = depth / 8;
     for (int i = static_cast<int>(threadIdx.x); i < 16 * Shape::kItems * chunks; i += kThreads) {
       const int row = i / chunks, chunk = i % chunks;
       const int2 at = place(row / 16, row % 16);
       const bool inside = at.x >= 0;
       const T* from = x.data + at_.b * x.batch + at.y * x.head + max(at.x, 0) * x.row + 8 * chunk;
-      mma::copy_async(chunk_address(memory_.rows[tile], row, chunk), inside ? from : x.data,
-                      inside);
+      mma::copy_async(chunk_address(memory_.rows, row, chunk), inside ? from : x.data, inside);
     }
     mma::wait_for_copies();
   }
@@ -211,7 +209,6 @@ class QueryTile {
   }
 
   __device__ Memory& memory() { return memory_; }
-  __device__ const Dims& dims() const { return dims_; }
 
  private:
   /// Consumers: lists the blocks [base, base + kWindow) that items select.

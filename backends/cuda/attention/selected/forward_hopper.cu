@@ -74,19 +74,19 @@ __global__ void __launch_bounds__(kThreads, 1)
 #ifdef SASH_HOPPER
   constexpr int scored = 64;  // keys that a warp weighs at a time
   extern __shared__ __align__(1024) unsigned char shared[];
-  using Work = QueryTile<T, depth, 1>;
+  using Work = QueryTile<T, depth>;
   using Shape = typename Work::Shape;
   Work work(*reinterpret_cast<typename Work::Memory*>(shared), x.dims, x.flag);
   work.start();
-  work.load_rows(0, x.q);
+  work.load_rows(x.q);
   Sums<depth> sums[Shape::kPerWarp];
   const Exponent c(x.dims);
   using Keys = typename Work::Memory::Keys;
-  using Queries = std::remove_reference_t<decltype(work.memory().rows[0])>;
+  using Queries = std::remove_reference_t<decltype(work.memory().rows)>;
   const bool consumer =
       work.run(x.k, x.v, [&](int slot, const Keys& k, const Keys& v, const Step& step) {
         const int item = warp() * Shape::kPerWarp + slot;
-        const LaneRows q(work.memory().rows[0], 16 * item, true), keys(k, 0, false);
+        const LaneRows q(work.memory().rows, 16 * item, true), keys(k, 0, false);
         const LaneRows values(v, 0, true);
         const BothRows selected = work.selects(item, step.block);
         const bool all =
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <class T, int depth>
 void run(const KernelContext& context, const Forward<T>& call) {
-  using Memory = QueryMemory<T, depth, 1>;
+  using Memory = QueryMemory<T, depth>;
   launch<forward_kernel<T, depth>>(context, query_tiles<typename Memory::Shape>(call.dims),
                                    kThreads, static_cast<int>(sizeof(Memory)), call);
 }
