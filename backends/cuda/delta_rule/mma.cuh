@@ -25,20 +25,17 @@ using Half = __nv_bfloat16;
 /// and `left` are operands whose rows are rows of the memory, `right_down` and `left_down` operands
 /// whose rows are columns of the memory.
 ///
-/// Global memory has blocks [rows / 16][kDepth / 16] of 512 bytes: a matrix has 128 bytes, and a
-/// row of a block has its matrices one after the other. So warps read and write whole matrices.
+/// Memory has matrices [rows / 8][kDepth / 8], each 128 bytes together. So warps read and write
+/// whole matrices, and wgmma takes a panel as it is.
 template <int kDepth>
 struct Panel {
-  static constexpr int kAcross = kDepth / 16;
-
   __device__ explicit Panel(uint32_t shared)
-      : straight_(shared + static_cast<uint32_t>(lane() * 16)),
-        crossed_(shared + static_cast<uint32_t>(
-                              ((lane() & 8) << 1 | (lane() & 16) >> 1 | (lane() & 7)) * 16)) {}
+      : straight_(shared + place(lane() / 16, lane() / 8 % 2)),
+        crossed_(shared + place(lane() / 8 % 2, lane() / 16)) {}
 
   /// Bytes from the start to a matrix: rows from 8 `r`, columns from 8 `c` on.
   static __host__ __device__ constexpr int matrix(int r, int c) {
-    return (r / 2 * kAcross + c / 2) * 512 + (r % 2 * 2 + c % 2) * 128;
+    return (r * (kDepth / 8) + c) * 128;
   }
   static __device__ int element(int row, int column) {
     return matrix(row / 8, column / 8) + row % 8 * 16 + column % 8 * 2;
@@ -61,7 +58,10 @@ struct Panel {
 
  private:
   static __device__ constexpr uint32_t block(int r, int c) {
-    return static_cast<uint32_t>((r * kAcross + c) * 512);
+    return static_cast<uint32_t>(matrix(2 * r, 2 * c));
+  }
+  static __device__ uint32_t place(int r, int c) {
+    return static_cast<uint32_t>(matrix(r, c) + lane() % 8 * 16);
   }
 
   uint32_t straight_, crossed_;
@@ -285,25 +285,31 @@ __device__ inline float decay_of(const Chunk<Half>& c, int t, int d) {
 template <int kWidth, int kThreadCount>
 __device__ void store_decays(float* decays, const Chunk<Half>& c) {
   static_assert(kThreadCount % kWidth == 0);
-  const int thread = static_cast<int>(threadIdx.x), d = thread % kWidth;
+  const int thread = static_cast<int>(threadIdx.x) % kThreadCount, d = thread % kWidth;
 #pragma unroll 16
   for (int t = thread / kWidth; t < kChunk; t += kThreadCount / kWidth) {
     decays[t * kWidth + d] = decay_of(c, t, d);
   }
 }
 
-/// Arrays of all chunks of all value heads. kWidth is D and D_v, rounded up to 64 or 128.
+/// Arrays of all chunks of all value heads. kWidth is D and D_v, rounded up to 64 or 128. An array
+/// that a pass does not need is null.
 struct Arrays {
-  Half *w, *f, *q;  ///< panels [64][kWidth]
+  Half* w;          ///< panels [64][kWidth]
+  Half *f, *q;      ///< likewise
   Half* u;          ///< U', panels [kWidth][64]
   Half* p;          ///< panels [64][64]
-  Half *n, *a;      ///< N and A of the backward pass, panels [64][64], or null
-  float* e;         ///< [kWidth]
+  Half *n, *a;      ///< N and A, panels [64][64]
+  float* e;         ///< [kWidth]; then, with decays of heads, f [64] and scale b [64]
   Half* states;     ///< S', panels [kWidth][kWidth]: before chunks
   Half* corrected;  ///< u', panels [kWidth][64]
   Half* dstates;    ///< gradients of states after chunks, like `states`
   Half* du;         ///< like `corrected`
 };
+
+/// Floats of a chunk in `Arrays::e`.
+template <int kWidth>
+inline constexpr int kFactors = kWidth + 2 * kChunk;
 
 struct Call : Operands<Half> {
   Call(const Inputs& x, const Arrays& all) : Operands(x, {}), arrays(all) {}
@@ -321,9 +327,16 @@ void with_width(const Inputs& x, const F& f) {
   f.template operator()<128>();
 }
 
+/// `f<kFeatures>()`: whether there is a decay for each feature.
+template <class F>
+void with_gates(const Inputs& x, const F& f) {
+  if (x.g && x.g->rank() == 4) return f.template operator()<true>();
+  f.template operator()<false>();
+}
+
 inline int64_t chunks_of(const Inputs& x) { return x.slots() * x.v.shape[1]; }
 
-/// W, F, Q, U, P and e of all chunks; N and A if there is memory for them.
+/// The arrays of all chunks up to `e`.
 template <int kWidth>
 void prepare(const KernelContext& context, const Call& call);
 

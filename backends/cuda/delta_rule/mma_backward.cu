@@ -1,6 +1,7 @@
 #include "../attention/common/launch.cuh"
+#include "../hopper/tensor_map.h"
 #include "../shape/readable.h"
-#include "mma_gradients.cuh"
+#include "hopper.cuh"
 
 /// The gradients of states, and of u: from the last chunk to the first, as `states_kernel`.
 ///
@@ -42,7 +43,8 @@ __global__ void __launch_bounds__(2 * kChainCount)
     copy_array<kChainCount, tile>(thread, stage + S::kQ, x.arrays.q + index * (kChunk * kWidth));
     copy_array<kChainCount, kChunk * kChunk * 2>(thread, stage + S::kP,
                                                  x.arrays.p + index * (kChunk * kChunk));
-    copy_array<kChainCount, kWidth * 4>(thread, stage + S::kE, x.arrays.e + index * kWidth);
+    copy_array<kChainCount, kWidth * 4>(thread, stage + S::kE,
+                                        x.arrays.e + index * kFactors<kWidth>);
     const Rows<const Half> g = to.g.at(at.b, columns.head);
 #pragma unroll
     for (int i = thread; i < kChunk * 4; i += kChainCount) {
@@ -102,7 +104,8 @@ __global__ void __launch_bounds__(2 * kChainCount)
 
 void mma_backward(KernelContext& context, const Inputs& x, const Gradients& grads) {
   with_width(x, [&]<int kWidth>() {
-    const PreparedMemory<kWidth> prepared(context, x, true);
+    const bool hopper = hopper_takes(context, x);
+    const PreparedMemory<kWidth> prepared(context, x, true, hopper && Sizes(x).gates == 1);
     const KeptMemory<kWidth> kept(context, x, &grads.kept), own(context, x, nullptr);
     Arrays arrays = prepared.arrays;
     arrays.states = kept.states;
@@ -113,12 +116,18 @@ void mma_backward(KernelContext& context, const Inputs& x, const Gradients& grad
     const int64_t group = x.v.shape[1] / x.q.shape[1];
     const int64_t part = x.v.numel() / x.v.shape[3] * x.q.shape[3];
     const Workspace parts(context, group > 1 ? 2 * part * 4 : 0);
-    const Readable g_out(context, grads.g_out, rows_of<const Half>(grads.g_out).vectors);
+    const bool vectors = rows_of<const Half>(grads.g_out).vectors;
+    const Readable g_out(context, grads.g_out,
+                         vectors && (!hopper || fits_tensor_map(grads.g_out)));
     const Results to(grads, g_out.view(), group > 1 ? parts.ptr<float>() : nullptr);
-    prepare<kWidth>(context, call);
-    launch<dstates_kernel<kWidth>>(context, chain_blocks<kWidth>(x), 2 * kChainCount,
-                                   Stage<kWidth>::kStages * Stage<kWidth>::kBytes + kExchangeBytes,
-                                   call, to);
+    if (hopper) {
+      hopper_dstates(context, x, prepared, arrays, g_out.view(), to);
+    } else {
+      prepare<kWidth>(context, call);
+      launch<dstates_kernel<kWidth>>(
+          context, chain_blocks<kWidth>(x), 2 * kChainCount,
+          Stage<kWidth>::kStages * Stage<kWidth>::kBytes + kExchangeBytes, call, to);
+    }
     run_gradients<kWidth>(context, call, to);
   });
 }

@@ -1,6 +1,8 @@
+#include <optional>
+
 #include "../attention/common/launch.cuh"
 #include "../attention/common/limits.h"
-#include "mma_gradients.cuh"
+#include "hopper.cuh"
 
 /// States and results.
 namespace sash::cuda::delta {
@@ -27,7 +29,7 @@ __global__ void __launch_bounds__(2 * kChainCount)
     copy_array<kChainCount, tile>(thread, to + S::kF, x.arrays.f + index * (kChunk * kWidth));
     copy_array<kChainCount, kChainColumns * kChunk * 2>(
         thread, to + S::kU, x.arrays.u + (index * kWidth + columns.first) * kChunk);
-    copy_array<kChainCount, kWidth * 4>(thread, to + S::kE, x.arrays.e + index * kWidth);
+    copy_array<kChainCount, kWidth * 4>(thread, to + S::kE, x.arrays.e + index * kFactors<kWidth>);
   };
   run_chain<S::kStages>(s.chunks_of(columns.text), copy, [&](int step, int number) {
     const int64_t index = index_of(step);
@@ -161,11 +163,16 @@ int64_t mma_kept_bytes(const Inputs& x) {
 void mma_forward(KernelContext& context, const Inputs& x, View out, View state,
                  const TensorView* kept) {
   with_width(x, [&]<int kWidth>() {
-    const PreparedMemory<kWidth> prepared(context, x, false);
-    const KeptMemory<kWidth> memory(context, x, kept);
+    const bool hopper = hopper_takes(context, x);
+    const PreparedMemory<kWidth> prepared(context, x, false, hopper && Sizes(x).gates == 1);
     Arrays arrays = prepared.arrays;
-    arrays.states = memory.states;
-    arrays.corrected = memory.corrected;
+    std::optional<KeptMemory<kWidth>> memory;
+    if (kept || !hopper) {
+      memory.emplace(context, x, kept);
+      arrays.states = memory->states;
+      arrays.corrected = memory->corrected;
+    }
+    if (hopper) return hopper_forward(context, x, prepared, arrays, out, state);
     const Call call(x, arrays);
     prepare<kWidth>(context, call);
     launch<states_kernel<kWidth>>(

@@ -376,7 +376,7 @@ __global__ void __launch_bounds__(kGradientCount)
   __syncthreads();
   if constexpr (kFeatures) {
     if (thread >= s.depth) return;
-    float sum = x.arrays.e[index * kWidth + thread] * with_states[thread];
+    float sum = x.arrays.e[index * kFactors<kWidth> + thread] * with_states[thread];
     for (int i = 0; i < 4; ++i) sum += with_columns[i * kWidth + thread];
     for (int t = c.count - 1; t >= 0; --t) {
       to.dg[c.gate(t, thread)] = sum += dg_terms[t * M::kDgRow + thread];

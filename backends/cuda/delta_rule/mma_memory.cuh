@@ -5,30 +5,33 @@
 /// Memory of a call on tensor cores, and the states that go from chunk to chunk.
 namespace sash::cuda::delta {
 
-/// What `prepare` writes.
+/// What `prepare` writes. `raw`: the pass reads keys and queries, not F and Q.
 template <int kWidth>
 class PreparedMemory {
  public:
-  PreparedMemory(const KernelContext& context, const Inputs& x, bool backward)
-      : memory_(context, chunks_of(x) * (kTiles + (backward ? 2 * kSquare : 0)) * 2 +
-                             chunks_of(x) * kWidth * 4) {
-    const int64_t chunks = chunks_of(x);
-    arrays.e = memory_.ptr<float>();
-    auto* next = reinterpret_cast<Half*>(arrays.e + chunks * kWidth);
-    const auto take = [&](int64_t elements) {
-      return std::exchange(next, next + chunks * elements);
+  PreparedMemory(const KernelContext& context, const Inputs& x, bool backward, bool raw)
+      : bytes_(
+            chunks_of(x) * kChunk * 2 *
+            ((backward ? 1 : 2) * kWidth + (raw ? 0 : 2) * kWidth + (backward ? 3 : 1) * kChunk)),
+        memory_(context, bytes_ + chunks_of(x) * kFactors<kWidth> * 4) {
+    auto* next = memory_.template ptr<Half>();
+    const auto take = [&](int width) {
+      return std::exchange(next, next + chunks_of(x) * kChunk * width);
     };
-    for (Half** tile : {&arrays.w, &arrays.f, &arrays.q, &arrays.u}) *tile = take(kChunk * kWidth);
-    arrays.p = take(kSquare);
-    if (!backward) return;
-    arrays.n = take(kSquare);
-    arrays.a = take(kSquare);
+    arrays.w = take(kWidth);
+    if (!raw) arrays.f = take(kWidth), arrays.q = take(kWidth);
+    if (!backward) arrays.u = take(kWidth);
+    arrays.p = take(kChunk);
+    if (backward) arrays.n = take(kChunk), arrays.a = take(kChunk);
+    arrays.e = reinterpret_cast<float*>(next);
   }
+
+  int64_t panel_bytes() const { return bytes_; }  ///< before `e`
 
   Arrays arrays{};
 
  private:
-  static constexpr int64_t kSquare = kChunk * kChunk, kTiles = 4 * kChunk * kWidth + kSquare;
+  int64_t bytes_;
   Workspace memory_;
 };
 

@@ -40,11 +40,11 @@ struct alignas(1024) Tile {
 };
 
 /// Copies rows [row, row + 64) of head (b, h) to rows [64 part, 64 part + 64) of `tile`: 128 width
-/// bytes, with zeros for rows and features outside of the tensor. The map may have boxes of `box`
-/// rows instead of 64, or of one row of `box` heads. One thread calls this.
+/// bytes from feature `first` on, with zeros for rows and features outside of the tensor. The map
+/// may have boxes of `box` rows instead of 64, or of one row of `box` heads. One thread calls this.
 template <int box = 64, class T, int width, int rows>
 __device__ void copy_rows(Tile<T, width, rows>& tile, int part, const CUtensorMap& x, int row,
-                          int h, int b, Barrier& barrier) {
+                          int h, int b, Barrier& barrier, int first = 0) {
   using X = Tile<T, width, rows>;
 #pragma unroll
   for (int slab = 0; slab < X::kSlabs; ++slab) {
@@ -53,7 +53,7 @@ __device__ void copy_rows(Tile<T, width, rows>& tile, int part, const CUtensorMa
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
         "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
-        "l"(&x), "r"(slab * X::kSlab), "r"(row), "r"(h), "r"(b), "r"(barrier.address())
+        "l"(&x), "r"(first + slab * X::kSlab), "r"(row), "r"(h), "r"(b), "r"(barrier.address())
         : "memory");
   }
 }
@@ -71,8 +71,9 @@ __device__ void copy_box(X& tile, int slab, const CUtensorMap& x, int row, int c
       : "memory");
 }
 
-/// Copies a row of floats to 128-byte aligned memory. It uses a tensor map, because
-/// compute-sanitizer does not see that barriers order copies without a tensor map.
+/// Copies a row of floats, or the rows of the map's box, to 128-byte aligned memory. It uses a
+/// tensor map, because compute-sanitizer does not see that barriers order copies without a tensor
+/// map.
 __device__ inline void copy_row(void* to, const CUtensorMap& x, int row, Barrier& barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "

@@ -95,10 +95,10 @@ CUtensorMap matrix_map(View x, int64_t columns, int box_rows, int box_columns) {
   return encode(half_type(x.dtype), 2, x.data, extent, step, box, swizzle);
 }
 
-CUtensorMap tensor_map(const float* x, int64_t rows, int columns) {
+CUtensorMap tensor_map(const float* x, int64_t rows, int columns, int box_rows) {
   const auto width = static_cast<cuuint64_t>(columns);
   const cuuint64_t extent[2] = {width, static_cast<cuuint64_t>(rows)}, step[1] = {width * 4};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(columns), 1};
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(columns), static_cast<cuuint32_t>(box_rows)};
   return encode(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, x, extent, step, box,
                 CU_TENSOR_MAP_SWIZZLE_NONE);
 }

@@ -21,8 +21,8 @@ CUtensorMap tensor_map(View x, int features, int rows = 64, int heads = 1);
 /// 32 or 16 columns; it is swizzled over the bytes of its rows. `x` has fewer than 2^31 rows.
 CUtensorMap matrix_map(View x, int64_t columns, int box_rows, int box_columns);
 
-/// The tensor map for copies of single rows of `x` [rows][columns], contiguous floats. `columns` is
-/// at most 256 and a multiple of 4, `rows` is below 2^31.
-CUtensorMap tensor_map(const float* x, int64_t rows, int columns);
+/// The tensor map for copies of `box_rows` rows at a time of `x` [rows][columns], contiguous
+/// floats. `columns` is at most 256 and a multiple of 4, `rows` is below 2^31.
+CUtensorMap tensor_map(const float* x, int64_t rows, int columns, int box_rows = 1);
 
 }  // namespace sash::cuda

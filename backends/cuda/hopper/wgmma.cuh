@@ -119,30 +119,32 @@ class Operand {
                    "n"(b_across ? 1 : 0));                                                     \
   }
 
-/// The same with `a` in registers and `b` MN-major.
-#define SASH_MULTIPLY_ROWS(T, type, n, columns, a0, a1, a2, a3, b_at, add_at)                   \
-  __device__ inline void multiply_16(std::type_identity<T>, float(&sum)[n], const uint32_t* a,  \
-                                     uint64_t b, bool add) {                                    \
-    asm volatile(                                                                               \
-        "{\n.reg .pred add;\nsetp.ne.b32 add, %" add_at                                         \
-        ", 0;\n"                                                                                \
-        "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" SASH_SUMS_##n \
-        "}, {%" a0 ", %" a1 ", %" a2 ", %" a3 "}, %" b_at ", add, 1, 1, 1;\n}"                  \
-        : SASH_BIND_##n                                                                         \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));      \
+/// The same with `a` in registers.
+#define SASH_MULTIPLY_ROWS(T, type, n, columns, a0, a1, a2, a3, b_at, add_at, b_across_at)         \
+  template <bool b_across = true>                                                                  \
+  __device__ void multiply_16(std::type_identity<T>, float(&sum)[n], const uint32_t* a,            \
+                              uint64_t b, bool add) {                                              \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" add_at                                   \
+                 ", 0;\n"                                                                          \
+                 "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type              \
+                 " {" SASH_SUMS_##n "}, {%" a0 ", %" a1 ", %" a2 ", %" a3 "}, %" b_at              \
+                                    ", add, 1, 1, %" b_across_at ";\n}"                            \
+                 : SASH_BIND_##n                                                                   \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)), \
+                   "n"(b_across ? 1 : 0));                                                         \
   }
 
-#define SASH_MULTIPLY(T, type)                                                \
-  SASH_MULTIPLY_TILES(T, type, 8, "16", "8", "9", "10", "11", "12")           \
-  SASH_MULTIPLY_TILES(T, type, 16, "32", "16", "17", "18", "19", "20")        \
-  SASH_MULTIPLY_TILES(T, type, 32, "64", "32", "33", "34", "35", "36")        \
-  SASH_MULTIPLY_TILES(T, type, 64, "128", "64", "65", "66", "67", "68")       \
-  SASH_MULTIPLY_TILES(T, type, 128, "256", "128", "129", "130", "131", "132") \
-  SASH_MULTIPLY_ROWS(T, type, 16, "32", "16", "17", "18", "19", "20", "21")   \
-  SASH_MULTIPLY_ROWS(T, type, 32, "64", "32", "33", "34", "35", "36", "37")   \
-  SASH_MULTIPLY_ROWS(T, type, 48, "96", "48", "49", "50", "51", "52", "53")   \
-  SASH_MULTIPLY_ROWS(T, type, 64, "128", "64", "65", "66", "67", "68", "69")  \
-  SASH_MULTIPLY_ROWS(T, type, 128, "256", "128", "129", "130", "131", "132", "133")
+#define SASH_MULTIPLY(T, type)                                                     \
+  SASH_MULTIPLY_TILES(T, type, 8, "16", "8", "9", "10", "11", "12")                \
+  SASH_MULTIPLY_TILES(T, type, 16, "32", "16", "17", "18", "19", "20")             \
+  SASH_MULTIPLY_TILES(T, type, 32, "64", "32", "33", "34", "35", "36")             \
+  SASH_MULTIPLY_TILES(T, type, 64, "128", "64", "65", "66", "67", "68")            \
+  SASH_MULTIPLY_TILES(T, type, 128, "256", "128", "129", "130", "131", "132")      \
+  SASH_MULTIPLY_ROWS(T, type, 16, "32", "16", "17", "18", "19", "20", "21", "22")  \
+  SASH_MULTIPLY_ROWS(T, type, 32, "64", "32", "33", "34", "35", "36", "37", "38")  \
+  SASH_MULTIPLY_ROWS(T, type, 48, "96", "48", "49", "50", "51", "52", "53", "54")  \
+  SASH_MULTIPLY_ROWS(T, type, 64, "128", "64", "65", "66", "67", "68", "69", "70") \
+  SASH_MULTIPLY_ROWS(T, type, 128, "256", "128", "129", "130", "131", "132", "133", "134")
 
 namespace detail {
 SASH_MULTIPLY(__nv_bfloat16, "bf16")

@@ -1,0 +1,306 @@
+#pragma once
+
+#include "../attention/hopper/launch.cuh"
+#include "../hopper/tensor_map.h"
+#include "../hopper/wgmma.cuh"
+#include "hopper.cuh"
+#include "mma_prepare.cuh"
+
+/// Chains of states on Hopper. A chain is 64 columns of a value head of a text, in a block of
+/// threads: a group of warps has S' [64][kWidth] in registers, where it is the left operand of
+/// products, and one thread copies the operands of the next chunks. A chain is bound by its own
+/// length, and there are few. So the other blocks of the same kernel prepare the chunks meanwhile,
+/// in the order in which chains read them.
+namespace sash::cuda::delta {
+
+inline constexpr int kChainWidth = 64;  // columns
+inline constexpr int kChainThreads = 3 * kCount;
+inline constexpr int kSteps = 3;  // that are in shared memory
+
+struct ChainCall : Call {
+  using Call::Call;
+
+  CUtensorMap panels, factors, q, k, g;
+  int* ready;  ///< for each chunk of each value head: 1 when it is prepared
+  int chains;  ///< the first blocks of threads
+};
+
+/// What a step reads. `f` and `q` are keys and queries as TMA swizzles them, or panels with
+/// decays of features. `v` is a panel of U', or g_out as TMA swizzles it.
+template <int kWidth>
+struct alignas(1024) StepOperands {
+  static constexpr int kTile = kChunk * kWidth * 2, kSquare = kChunk * kChunk * 2;
+  unsigned char w[kTile], f[kTile], q[kTile], p[kSquare], v[kSquare];
+  float factors[kFactors<kWidth>];
+};
+
+template <int kWidth>
+struct ChainShared {
+  StepOperands<kWidth> stage[kSteps];
+  unsigned char state[kChainWidth * kWidth * 2], corrected[kChainWidth * kChunk * 2];  // panels
+  hopper::Barrier full[kSteps], empty[kSteps], state_full, state_free, u_full, u_free;
+
+  /// `warps` read each stage. All threads call this.
+  __device__ void init(int warps) {
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < kSteps; ++i) full[i].init(1), empty[i].init(static_cast<uint32_t>(warps));
+      for (hopper::Barrier* one : {&state_full, &state_free, &u_full, &u_free}) one->init(4);
+      hopper::fence_barrier_init();
+    }
+    __syncthreads();
+  }
+};
+
+/// The columns of a block of threads.
+template <int kWidth>
+struct ChainColumns {
+  int text, head, first, chunks;
+
+  __device__ explicit ChainColumns(const Sizes& s) {
+    constexpr int across = kWidth / kChainWidth;
+    const int block = static_cast<int>(blockIdx.x);
+    first = block % across * kChainWidth;
+    head = block / across % s.value_heads;
+    text = block / across / s.value_heads;
+    chunks = s.chunks_of(text);
+  }
+  /// The first 8 columns of this warp, over 8.
+  __device__ int block() const { return first / 8 + warp() % 4 * 2; }
+};
+
+/// An operand of products, in shared memory: a panel, or a tile [64][kDepth] as TMA swizzles it.
+template <int kDepth, bool kSwizzled = false>
+class Matrix {
+ public:
+  __device__ explicit Matrix(const void* shared)
+      : low_(hopper::uniform(shared_address(shared) >> 4)) {}
+
+  /// Columns [16 k, 16 k + 16), of which rows are multiplied with rows.
+  __device__ uint64_t rows(int k) const {
+    if constexpr (kSwizzled) return descriptor(k / 4 * kSlab + k % 4 * 32, kSlab, kGroup);
+    return descriptor(k * 256, 128, kDepth * 16);
+  }
+  /// Rows [16 k, 16 k + 16), of which columns are multiplied.
+  __device__ uint64_t columns(int k) const {
+    if constexpr (kSwizzled) return descriptor(k * 2 * kGroup, kSlab, kGroup);
+    return descriptor(k * kDepth * 32, kDepth * 16, 128);
+  }
+
+ private:
+  static constexpr int kSlab = kChunk * 128, kGroup = 8 * 128;
+
+  /// `bytes` from the start; the distances of matrices.
+  __device__ uint64_t descriptor(int bytes, int leading, int stride) const {
+    const uint32_t high = static_cast<uint32_t>(stride >> 4) | (kSwizzled ? 1u << 30 : 0);
+    return uint64_t{high} << 32 | (low_ + static_cast<uint32_t>(bytes >> 4 | leading >> 4 << 16));
+  }
+
+  uint32_t low_;
+};
+
+inline constexpr std::type_identity<Half> kHalf{};
+
+/// sum = left right', and sum += left right.
+template <class Right, int n>
+__device__ void multiply_by_rows(float (&sum)[32], const uint32_t (&left)[n], const Right& right) {
+#pragma unroll
+  for (int k = 0; k < n / 4; ++k) {
+    hopper::detail::multiply_16<false>(kHalf, sum, left + 4 * k, right.rows(k), k > 0);
+  }
+}
+template <bool add, class Right, int n>
+__device__ void multiply_by_columns(float (&sum)[n], const uint32_t (&left)[16],
+                                    const Right& right) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    hopper::detail::multiply_16<true>(kHalf, sum, left + 4 * k, right.columns(k), add || k > 0);
+  }
+}
+
+/// Stores a left operand [64][4 n] to rows of a panel in global memory, from 8 `block` on, if
+/// `active`. Without a branch, before which ptxas would wait for products.
+template <int n>
+__device__ void store_left(Half* to, const uint32_t (&left)[n], int block, bool active = true) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    asm volatile(
+        "{\n.reg .pred active;\nsetp.ne.b32 active, %2, 0;\n@active st.global.b32 [%0], %1;\n}" ::
+            "l"(&word_at(to, Panel<4 * n>::word(block + i % 2, i / 2))),
+        "r"(left[i]), "r"(static_cast<int>(active))
+        : "memory");
+  }
+}
+
+/// Stores it to a panel in shared memory, for products of other warps.
+template <int n>
+__device__ void share_left(unsigned char* to, const uint32_t (&left)[n]) {
+  const int from = lane() / 8;
+  const uint32_t row =
+      shared_address(to) +
+      static_cast<uint32_t>(Panel<4 * n>::matrix(warp() % 4 * 2 + from % 2, from / 2) +
+                            lane() % 8 * 16);
+#pragma unroll
+  for (int k = 0; k < n / 4; ++k) {
+    const uint32_t* const x = left + 4 * k;
+    hopper::store_matrices<false>(row + static_cast<uint32_t>(k * 256), x[0], x[1], x[2], x[3]);
+  }
+  hopper::fence_proxy_async();
+}
+
+/// The states [64][kWidth] of a chain, as sums.
+template <int kWidth, class F>
+__device__ void each_of_state(const ChainColumns<kWidth>& at, const Sizes& s, const F& f) {
+  const int64_t begin = (int64_t{at.text} * s.value_heads + at.head) * s.depth * s.width;
+#pragma unroll
+  for (int i = 0; i < kWidth / 2; ++i) {
+    const int d = column_in(i / 4, i % 4), m = 8 * at.block() + row_in(i % 4);
+    f(i, begin + int64_t{d} * s.width + m, d < s.depth && m < s.width);
+  }
+}
+template <int kWidth>
+__device__ void begin_state(float (&sum)[kWidth / 2], const ChainColumns<kWidth>& at,
+                            const Sizes& s, const float* state) {
+  each_of_state(at, s, [&](int i, int64_t place, bool inside) {
+    sum[i] = state && inside ? state[place] : 0;
+  });
+}
+template <int kWidth>
+__device__ void write_state(const float (&sum)[kWidth / 2], const ChainColumns<kWidth>& at,
+                            const Sizes& s, float* state) {
+  each_of_state(at, s, [&](int i, int64_t place, bool inside) {
+    if (inside) state[place] = sum[i];
+  });
+}
+
+/// Multiplies sums [64][2 n] by factors of columns.
+template <int n>
+__device__ void scale_sums(float (&sum)[n], const float* factors) {
+#pragma unroll
+  for (int j = 0; j < n / 4; ++j) {
+    const float2 by = *reinterpret_cast<const float2*>(factors + 8 * j + lane() % 4 * 2);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sum[4 * j + e] *= e % 2 == 0 ? by.x : by.y;
+  }
+}
+
+/// Copies the operands of all steps, from the last chunk on if `kBackward`. One thread calls this.
+template <int kWidth, bool kFeatures, bool kBackward>
+__device__ void copy_steps(const ChainCall& x, const ChainColumns<kWidth>& at,
+                           ChainShared<kWidth>& shared) {
+  using S = StepOperands<kWidth>;
+  using Rows64 = hopper::Tile<Half, kWidth, kChunk>;
+  const Sizes& s = x.sizes;
+  const int key_head = at.head / (s.value_heads / s.heads);
+#pragma unroll 1
+  for (int step = 0; step < at.chunks; ++step) {
+    const Place place = s.place(at.text, kBackward ? at.chunks - 1 - step : step);
+    const int64_t index = x.index(place, at.head);
+    auto& to = shared.stage[step % kSteps];
+    auto& full = shared.full[step % kSteps];
+    shared.empty[step % kSteps].wait((step / kSteps + 1) % 2);
+    for (int ready = 0; ready == 0;) {
+      asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
+                   : "=r"(ready)
+                   : "l"(x.ready + index)
+                   : "memory");
+    }
+    hopper::fence_proxy_async_global();
+    full.arrive_and_expect_tx(3 * S::kTile + 2 * S::kSquare + kFactors<kWidth> * 4);
+    const auto copy = [&]<int bytes>(unsigned char(&tile)[bytes], const Half* panel) {
+      const auto row = static_cast<int>((panel - x.arrays.w) / 512);
+#pragma unroll
+      for (int i = 0; i < bytes / 8192; ++i) {
+        hopper::copy_row(tile + i * 8192, x.panels, row + 8 * i, full);
+      }
+    };
+    copy(to.w, x.arrays.w + index * (kChunk * kWidth));
+    copy(to.p, x.arrays.p + index * (kChunk * kChunk));
+    if constexpr (kFeatures) {
+      copy(to.f, x.arrays.f + index * (kChunk * kWidth));
+      copy(to.q, x.arrays.q + index * (kChunk * kWidth));
+    } else {
+      hopper::copy_rows(reinterpret_cast<Rows64&>(to.f), 0, x.k, place.first, key_head, place.b,
+                        full);
+      hopper::copy_rows(reinterpret_cast<Rows64&>(to.q), 0, x.q, place.first, key_head, place.b,
+                        full);
+    }
+    if constexpr (kBackward) {
+      hopper::copy_rows(reinterpret_cast<hopper::Tile<Half, kChainWidth, kChunk>&>(to.v), 0, x.g,
+                        place.first, at.head, place.b, full, at.first);
+    } else {
+      copy(to.v, x.arrays.u + (index * kWidth + at.first) * kChunk);
+    }
+    hopper::copy_row(to.factors, x.factors, static_cast<int>(index), full);
+  }
+}
+
+/// Groups of threads that prepare chunks in one block, as shared memory allows.
+template <int kWidth, bool kFeatures>
+inline constexpr int kPreparers = 3 * PrepareShared<kWidth, kFeatures>::kBytes <=
+                                          static_cast<int>(hopper::kSharedBytes)
+                                      ? 3
+                                      : 2;
+
+/// The work of the blocks of threads that have no chain.
+template <int kWidth, bool kFeatures, bool kBackward>
+__device__ void prepare_chunks(const ChainCall& x, unsigned char* shared) {
+  using M = PrepareShared<kWidth, kFeatures>;
+  constexpr int groups = kPreparers<kWidth, kFeatures>;
+  static_assert(M::kBytes % 128 == 0);
+  const int group = static_cast<int>(hopper::uniform(threadIdx.x / kCount));
+  if constexpr (groups == 2) {
+    if (group == 2) return hopper::warpgroup_reg_dealloc<24>();
+    hopper::warpgroup_reg_alloc<240>();
+  }
+  const Sizes& s = x.sizes;
+  const int heads = s.value_heads, blocks = static_cast<int>(gridDim.x) - x.chains;
+  const int64_t items = s.slots * heads;
+#pragma unroll 1
+  for (int64_t i = (static_cast<int>(blockIdx.x) - x.chains) * groups + group; i < items;
+       i += blocks * groups) {
+    const int64_t item = kBackward ? items - 1 - i : i, slot = item / heads;
+    const Place at =
+        s.bounds ? s.place_of_slot(slot)
+                 : s.place(static_cast<int>(slot % s.texts), static_cast<int>(slot / s.texts));
+    if (at.count == 0) continue;
+    const int head = static_cast<int>(item % heads);
+    prepare_chunk<kWidth, kFeatures>(x, at, head, shared + group * M::kBytes);
+    hopper::barrier_sync(1 + group, kCount);
+    if (threadIdx.x % kCount == 0) {
+      asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(x.ready + x.index(at, head)), "r"(1)
+                   : "memory");
+    }
+  }
+}
+
+/// Launches `kernel` for the chains of a pass and for what they read. With many chains, all blocks
+/// first prepare chunks, so that chains do not wait for blocks that have no multiprocessor.
+template <int kWidth, bool kFeatures, auto kernel, class... Arguments>
+void launch_chains(const KernelContext& context, const Inputs& inputs,
+                   const PreparedMemory<kWidth>& prepared, ChainCall& call,
+                   const Arguments&... arguments) {
+  const int64_t chunks = chunks_of(inputs), flags = chunks * int64_t{sizeof(int)};
+  const Workspace ready(context, flags);
+  call.ready = ready.ptr<int>();
+  SASH_CUDA_CHECK(cudaMemsetAsync(call.ready, 0, static_cast<size_t>(flags), stream_of(context)));
+  const auto* const panels = reinterpret_cast<const float*>(prepared.arrays.w);
+  call.panels = tensor_map(panels, prepared.panel_bytes() / 1024, 256, 8);
+  call.factors = tensor_map(prepared.arrays.e, chunks, kFactors<kWidth>);
+  call.q = tensor_map(inputs.q, 64);
+  call.k = tensor_map(inputs.k, 64);
+  constexpr int shared =
+      std::max(static_cast<int>(sizeof(ChainShared<kWidth>)),
+               kPreparers<kWidth, kFeatures> * PrepareShared<kWidth, kFeatures>::kBytes);
+  static_assert(shared <= static_cast<int>(hopper::kSharedBytes));
+  const int all = hopper::multiprocessors(context);
+  const int64_t chains = inputs.text_count() * inputs.v.shape[1] * (kWidth / kChainWidth);
+  const auto run = [&](int64_t with_chain, int64_t blocks) {
+    call.chains = static_cast<int>(with_chain);
+    launch<kernel>(context, blocks, kChainThreads, shared, call, arguments...);
+  };
+  if (chains <= all / 2) return run(chains, all);
+  run(0, all);
+  run(chains, chains);
+}
+
+}  // namespace sash::cuda::delta

@@ -1,0 +1,176 @@
+#include <cstdlib>
+#include <string_view>
+
+#include "../attention/common/limits.h"
+#include "hopper_chain.cuh"
+
+namespace sash::cuda::delta {
+namespace {
+
+/// S' and u' from chunk to chunk.
+template <int kWidth, bool kFeatures>
+__device__ void walk_states(const ChainCall& x, const ChainColumns<kWidth>& at,
+                            ChainShared<kWidth>& shared, float* state) {
+  const int64_t first = x.index(x.sizes.place(at.text, 0), at.head);
+  const bool kept = x.arrays.states != nullptr;
+  float s[kWidth / 2];
+  begin_state(s, at, x.sizes, x.initial);
+#pragma unroll 1
+  for (int step = 0; step < at.chunks; ++step) {
+    auto& from = shared.stage[step % kSteps];
+    const int64_t index = first + int64_t{step} * x.sizes.value_heads;
+    shared.full[step % kSteps].wait(step / kSteps % 2);
+    uint32_t left[kWidth / 4];
+    hopper::pack<Half>(left, s);
+    scale_sums(s, from.factors);
+    float u[32];
+    hopper::warpgroup_arrive();
+    multiply_by_rows(u, left, Matrix<kWidth>(from.w));
+    hopper::warpgroup_commit();
+    uint32_t own[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      own[i] = word_at(from.v, Panel<kChunk>::word(warp() % 4 * 2 + i % 2, i / 2));
+    }
+    shared.state_free.wait((step + 1) % 2);
+    share_left(shared.state, left);
+    shared.state_full.arrive_as_one();
+    store_left(x.arrays.states + index * (kWidth * kWidth), left, at.block(), kept);
+    hopper::warpgroup_wait<0>();
+    hopper::fence_operand(u);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const float2 pair = unpack(own[i]);
+      u[2 * i] = pair.x - u[2 * i];
+      u[2 * i + 1] = pair.y - u[2 * i + 1];
+    }
+    uint32_t corrected[16], decayed[16];
+    hopper::pack<Half>(corrected, u);
+    if constexpr (!kFeatures) scale_sums(u, from.factors + kWidth);
+    hopper::pack<Half>(decayed, u);
+    hopper::fence_operand(s);
+    hopper::warpgroup_arrive();
+    multiply_by_columns<true>(s, decayed, Matrix<kWidth, !kFeatures>(from.f));
+    hopper::warpgroup_commit();
+    shared.u_free.wait((step + 1) % 2);
+    share_left(shared.corrected, corrected);
+    shared.u_full.arrive_as_one();
+    store_left(x.arrays.corrected + index * (kWidth * kChunk), corrected, at.block(), kept);
+    hopper::warpgroup_wait<0>();
+    hopper::fence_operand(s);
+    shared.empty[step % kSteps].arrive_as_one();
+  }
+  write_state(s, at, x.sizes, state);
+}
+
+/// out = Q S + P u, one chunk after the other.
+template <int kWidth, bool kFeatures>
+__device__ void form_out(const ChainCall& x, const ChainColumns<kWidth>& at,
+                         ChainShared<kWidth>& shared, Half* out) {
+  const Sizes& s = x.sizes;
+  const Matrix<kWidth> state(shared.state);
+  const Matrix<kChunk> u(shared.corrected);
+  const int row = warp() % 4 * 16 + lane() / 4;
+#pragma unroll 1
+  for (int step = 0; step < at.chunks; ++step) {
+    const Place place = s.place(at.text, step);
+    auto& from = shared.stage[step % kSteps];
+    const Matrix<kWidth, !kFeatures> queries(from.q);
+    const Matrix<kChunk> p(from.p);
+    shared.full[step % kSteps].wait(step / kSteps % 2);
+    float by[2] = {1, 1};
+    if constexpr (!kFeatures) {
+      by[0] = from.factors[kWidth + kChunk + row];
+      by[1] = from.factors[kWidth + kChunk + row + 8];
+    }
+    shared.state_full.wait(step % 2);
+    float sum[32];
+    hopper::warpgroup_arrive();
+#pragma unroll
+    for (int k = 0; k < kWidth / 16; ++k) {
+      hopper::detail::multiply_16<false, false>(kHalf, sum, queries.rows(k), state.rows(k), k > 0);
+    }
+    hopper::warpgroup_commit();
+    hopper::warpgroup_wait<0>();
+    hopper::fence_operand(sum);
+    shared.state_free.arrive_as_one();
+#pragma unroll
+    for (int i = 0; i < 32; ++i) sum[i] *= by[i / 2 % 2];
+    shared.u_full.wait(step % 2);
+    hopper::fence_operand(sum);
+    hopper::warpgroup_arrive();
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      hopper::detail::multiply_16<false, false>(kHalf, sum, p.rows(k), u.rows(k), true);
+    }
+    hopper::warpgroup_commit();
+    hopper::warpgroup_wait<0>();
+    hopper::fence_operand(sum);
+    shared.u_free.arrive_as_one();
+    shared.empty[step % kSteps].arrive_as_one();
+    const int64_t token = (int64_t{place.b} * s.value_heads + at.head) * s.length + place.first;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int t = row + 8 * half;
+      Half* const to = out + (token + t) * s.width + at.first;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const int m = column_in(j, 0);
+        if (t >= place.count || at.first + m >= s.width) continue;
+        word_at(to + m, 0) = Operand<Half>::pack(sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]);
+      }
+    }
+  }
+}
+
+template <int kWidth, bool kFeatures>
+__global__ void __launch_bounds__(kChainThreads, 1)
+    forward_kernel(const __grid_constant__ ChainCall x, float* state, Half* out) {
+#ifdef SASH_HOPPER
+  extern __shared__ __align__(1024) unsigned char memory[];
+  if (static_cast<int>(blockIdx.x) >= x.chains) {
+    return prepare_chunks<kWidth, kFeatures, false>(x, memory);
+  }
+  auto& shared = *reinterpret_cast<ChainShared<kWidth>*>(memory);
+  shared.init(8);
+  const ChainColumns<kWidth> at(x.sizes);
+  const uint32_t group = hopper::uniform(threadIdx.x / kCount);
+  if (group == 2) {
+    hopper::warpgroup_reg_dealloc<40>();
+    if (warp() == 8 && hopper::elect_one()) copy_steps<kWidth, kFeatures, false>(x, at, shared);
+  } else if (group == 1) {
+    form_out<kWidth, kFeatures>(x, at, shared, out);
+  } else {
+    hopper::warpgroup_reg_alloc<240>();
+    walk_states<kWidth, kFeatures>(x, at, shared, state);
+  }
+#endif
+}
+
+}  // namespace
+
+bool hopper_takes(const KernelContext& context, const Inputs& x) {
+  const char* name = std::getenv("SASH_ATTENTION_KERNEL");
+  return !(name && std::string_view(name) == "mma") && has_hopper_code(context.device) &&
+         fits_tensor_map(x.q) && fits_tensor_map(x.k) &&
+         shared_memory_limit(context.device) >= static_cast<int>(hopper::kSharedBytes);
+}
+
+template <int kWidth>
+void hopper_forward(const KernelContext& context, const Inputs& x,
+                    const PreparedMemory<kWidth>& prepared, const Arrays& arrays, View out,
+                    View state) {
+  ChainCall call(x, arrays);
+  call.g = tensor_map(x.q, 64);
+  with_gates(x, [&]<bool kFeatures>() {
+    launch_chains<kWidth, kFeatures, forward_kernel<kWidth, kFeatures>>(
+        context, x, prepared, call, state.ptr<float>(), out.ptr<Half>());
+  });
+}
+
+template void hopper_forward<64>(const KernelContext&, const Inputs&, const PreparedMemory<64>&,
+                                 const Arrays&, View, View);
+template void hopper_forward<128>(const KernelContext&, const Inputs&, const PreparedMemory<128>&,
+                                  const Arrays&, View, View);
+
+}  // namespace sash::cuda::delta
