@@ -9,13 +9,11 @@ namespace {
 template <int kWidth, bool kFeatures>
 __device__ void walk_dstates(const ChainCall& x, const ChainColumns<kWidth>& at,
                              ChainShared<kWidth>& shared, const Results& to) {
-  const int64_t first = x.index(x.sizes.place(at.text, 0), at.head);
   float s[kWidth / 2];
   begin_state(s, at, x.sizes, to.g_state);
 #pragma unroll 1
   for (int step = 0; step < at.chunks; ++step) {
     auto& from = shared.stage[step % kSteps];
-    const int64_t index = first + int64_t{at.chunks - 1 - step} * x.sizes.value_heads;
     shared.full[step % kSteps].wait(step / kSteps % 2);
     uint32_t left[kWidth / 4], g[16], decayed[4][4];
     hopper::pack<Half>(left, s);
@@ -39,7 +37,9 @@ __device__ void walk_dstates(const ChainCall& x, const ChainColumns<kWidth>& at,
     multiply_by_columns<true>(s, reinterpret_cast<const uint32_t(&)[16]>(decayed),
                               Matrix<kWidth, !kFeatures>(from.q));
     hopper::warpgroup_commit();
-    store_left(x.arrays.dstates + index * (kWidth * kWidth), left, at.block());
+    shared.state_free.wait((step + 1) % 2);
+    share_left(shared.state, left);
+    shared.state_full.arrive_as_one();
     hopper::warpgroup_wait<1>();
     hopper::fence_operand(du);
     hopper::fence_operand(of_scores);
@@ -53,7 +53,9 @@ __device__ void walk_dstates(const ChainCall& x, const ChainColumns<kWidth>& at,
     hopper::warpgroup_arrive();
     multiply_by_columns<true>(s, minus, Matrix<kWidth>(from.w));
     hopper::warpgroup_commit();
-    store_left(x.arrays.du + index * (kWidth * kChunk), words, at.block());
+    shared.u_free.wait((step + 1) % 2);
+    share_left(shared.corrected, words);
+    shared.u_full.arrive_as_one();
     hopper::warpgroup_wait<0>();
     hopper::fence_operand(s);
     shared.empty[step % kSteps].arrive_as_one();
@@ -70,7 +72,7 @@ __global__ void __launch_bounds__(kChainThreads, 1)
     return prepare_chunks<kWidth, kFeatures, true>(x, memory);
   }
   auto& shared = *reinterpret_cast<ChainShared<kWidth>*>(memory);
-  shared.init(4);
+  shared.init(4, 1);
   const ChainColumns<kWidth> at(x.sizes);
   const uint32_t group = hopper::uniform(threadIdx.x / kCount);
   if (group == 0) {
@@ -78,7 +80,10 @@ __global__ void __launch_bounds__(kChainThreads, 1)
     walk_dstates<kWidth, kFeatures>(x, at, shared, to);
   } else {
     hopper::warpgroup_reg_dealloc<40>();
-    if (warp() == 8 && hopper::elect_one()) copy_steps<kWidth, kFeatures, true>(x, at, shared);
+    if (warp() == 8) copy_steps<kWidth, kFeatures, true>(x, at, shared);
+    if (warp() == 9 && hopper::elect_one()) {
+      store_steps<kWidth, true>(x, at, shared, x.arrays.dstates, x.arrays.du);
+    }
   }
 #endif
 }

@@ -40,11 +40,13 @@ struct ChainShared {
   unsigned char state[kChainWidth * kWidth * 2], corrected[kChainWidth * kChunk * 2];  // panels
   hopper::Barrier full[kSteps], empty[kSteps], state_full, state_free, u_full, u_free;
 
-  /// `warps` read each stage. All threads call this.
-  __device__ void init(int warps) {
+  /// `warps` read each stage. `readers` warps or threads read `state` and `corrected`. All threads
+  /// call this.
+  __device__ void init(uint32_t warps, uint32_t readers) {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < kSteps; ++i) full[i].init(1), empty[i].init(static_cast<uint32_t>(warps));
-      for (hopper::Barrier* one : {&state_full, &state_free, &u_full, &u_free}) one->init(4);
+      for (int i = 0; i < kSteps; ++i) full[i].init(1), empty[i].init(warps);
+      for (hopper::Barrier* one : {&state_full, &u_full}) one->init(4);
+      for (hopper::Barrier* one : {&state_free, &u_free}) one->init(readers);
       hopper::fence_barrier_init();
     }
     __syncthreads();
@@ -64,8 +66,11 @@ struct ChainColumns {
     text = block / across / s.value_heads;
     chunks = s.chunks_of(text);
   }
-  /// The first 8 columns of this warp, over 8.
-  __device__ int block() const { return first / 8 + warp() % 4 * 2; }
+  /// The chunk of a step, from the last on if `kBackward`.
+  template <bool kBackward>
+  __device__ Place place(const Sizes& s, int step) const {
+    return s.place(text, kBackward ? chunks - 1 - step : step);
+  }
 };
 
 /// An operand of products, in shared memory: a panel, or a tile [64][kDepth] as TMA swizzles it.
@@ -117,21 +122,8 @@ __device__ void multiply_by_columns(float (&sum)[n], const uint32_t (&left)[16],
   }
 }
 
-/// Stores a left operand [64][4 n] to rows of a panel in global memory, from 8 `block` on, if
-/// `active`. Without a branch, before which ptxas would wait for products.
-template <int n>
-__device__ void store_left(Half* to, const uint32_t (&left)[n], int block, bool active = true) {
-#pragma unroll
-  for (int i = 0; i < n; ++i) {
-    asm volatile(
-        "{\n.reg .pred active;\nsetp.ne.b32 active, %2, 0;\n@active st.global.b32 [%0], %1;\n}" ::
-            "l"(&word_at(to, Panel<4 * n>::word(block + i % 2, i / 2))),
-        "r"(left[i]), "r"(static_cast<int>(active))
-        : "memory");
-  }
-}
-
-/// Stores it to a panel in shared memory, for products of other warps.
+/// Stores a left operand [64][4 n] to a panel in shared memory, for products and copies that other
+/// warps start.
 template <int n>
 __device__ void share_left(unsigned char* to, const uint32_t (&left)[n]) {
   const int from = lane() / 8;
@@ -153,7 +145,7 @@ __device__ void each_of_state(const ChainColumns<kWidth>& at, const Sizes& s, co
   const int64_t begin = (int64_t{at.text} * s.value_heads + at.head) * s.depth * s.width;
 #pragma unroll
   for (int i = 0; i < kWidth / 2; ++i) {
-    const int d = column_in(i / 4, i % 4), m = 8 * at.block() + row_in(i % 4);
+    const int d = column_in(i / 4, i % 4), m = at.first + warp() % 4 * 16 + row_in(i % 4);
     f(i, begin + int64_t{d} * s.width + m, d < s.depth && m < s.width);
   }
 }
@@ -183,7 +175,26 @@ __device__ void scale_sums(float (&sum)[n], const float* factors) {
   }
 }
 
-/// Copies the operands of all steps, from the last chunk on if `kBackward`. One thread calls this.
+/// How many steps from the one of `flag` on have prepared chunks, at most 32. It waits for one. All
+/// lanes of a warp call this; flags of steps are `stride` apart.
+__device__ inline int prepared_steps(const int* flag, int64_t stride, int steps) {
+  uint32_t ready = 0;
+  while ((ready & 1) == 0) {
+    int set = 0;
+    if (lane() < steps) {
+      asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
+                   : "=r"(set)
+                   : "l"(flag + lane() * stride)
+                   : "memory");
+    }
+    ready = __ballot_sync(~0u, set != 0);
+  }
+  __syncwarp();
+  hopper::fence_proxy_async_global();
+  return __clz(static_cast<int>(__brev(~ready)));
+}
+
+/// Copies the operands of all steps to shared memory. One warp calls this.
 template <int kWidth, bool kFeatures, bool kBackward>
 __device__ void copy_steps(const ChainCall& x, const ChainColumns<kWidth>& at,
                            ChainShared<kWidth>& shared) {
@@ -191,20 +202,17 @@ __device__ void copy_steps(const ChainCall& x, const ChainColumns<kWidth>& at,
   using Rows64 = hopper::Tile<Half, kWidth, kChunk>;
   const Sizes& s = x.sizes;
   const int key_head = at.head / (s.value_heads / s.heads);
+  const int64_t stride = kBackward ? -s.value_heads : s.value_heads;
+  int prepared = 0;
 #pragma unroll 1
   for (int step = 0; step < at.chunks; ++step) {
-    const Place place = s.place(at.text, kBackward ? at.chunks - 1 - step : step);
+    const Place place = at.template place<kBackward>(s, step);
     const int64_t index = x.index(place, at.head);
     auto& to = shared.stage[step % kSteps];
     auto& full = shared.full[step % kSteps];
+    if (step == prepared) prepared += prepared_steps(x.ready + index, stride, at.chunks - step);
     shared.empty[step % kSteps].wait((step / kSteps + 1) % 2);
-    for (int ready = 0; ready == 0;) {
-      asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
-                   : "=r"(ready)
-                   : "l"(x.ready + index)
-                   : "memory");
-    }
-    hopper::fence_proxy_async_global();
+    if (!hopper::elect_one()) continue;
     full.arrive_and_expect_tx(3 * S::kTile + 2 * S::kSquare + kFactors<kWidth> * 4);
     const auto copy = [&]<int bytes>(unsigned char(&tile)[bytes], const Half* panel) {
       const auto row = static_cast<int>((panel - x.arrays.w) / 512);
@@ -231,6 +239,28 @@ __device__ void copy_steps(const ChainCall& x, const ChainColumns<kWidth>& at,
       copy(to.v, x.arrays.u + (index * kWidth + at.first) * kChunk);
     }
     hopper::copy_row(to.factors, x.factors, static_cast<int>(index), full);
+  }
+}
+
+/// Copies what the steps write to `state` and `corrected` of shared memory to arrays of all chunks.
+/// One thread calls this.
+template <int kWidth, bool kBackward>
+__device__ void store_steps(const ChainCall& x, const ChainColumns<kWidth>& at,
+                            ChainShared<kWidth>& shared, Half* states, Half* corrected) {
+#pragma unroll 1
+  for (int step = 0; step < at.chunks; ++step) {
+    const int64_t row =
+        x.index(at.template place<kBackward>(x.sizes, step), at.head) * kWidth + at.first;
+    const auto store = [&](hopper::Barrier& full, hopper::Barrier& free, Half* to,
+                           const auto& panel) {
+      full.wait(step % 2);
+      hopper::bulk_store(to, panel, sizeof(panel));
+      hopper::bulk_commit();
+      hopper::bulk_wait_read();
+      free.arrive();
+    };
+    store(shared.state_full, shared.state_free, states + row * kWidth, shared.state);
+    store(shared.u_full, shared.u_free, corrected + row * kChunk, shared.corrected);
   }
 }
 

@@ -11,14 +11,11 @@ namespace {
 template <int kWidth, bool kFeatures>
 __device__ void walk_states(const ChainCall& x, const ChainColumns<kWidth>& at,
                             ChainShared<kWidth>& shared, float* state) {
-  const int64_t first = x.index(x.sizes.place(at.text, 0), at.head);
-  const bool kept = x.arrays.states != nullptr;
   float s[kWidth / 2];
   begin_state(s, at, x.sizes, x.initial);
 #pragma unroll 1
   for (int step = 0; step < at.chunks; ++step) {
     auto& from = shared.stage[step % kSteps];
-    const int64_t index = first + int64_t{step} * x.sizes.value_heads;
     shared.full[step % kSteps].wait(step / kSteps % 2);
     uint32_t left[kWidth / 4];
     hopper::pack<Half>(left, s);
@@ -35,7 +32,6 @@ __device__ void walk_states(const ChainCall& x, const ChainColumns<kWidth>& at,
     shared.state_free.wait((step + 1) % 2);
     share_left(shared.state, left);
     shared.state_full.arrive_as_one();
-    store_left(x.arrays.states + index * (kWidth * kWidth), left, at.block(), kept);
     hopper::warpgroup_wait<0>();
     hopper::fence_operand(u);
 #pragma unroll
@@ -55,7 +51,6 @@ __device__ void walk_states(const ChainCall& x, const ChainColumns<kWidth>& at,
     shared.u_free.wait((step + 1) % 2);
     share_left(shared.corrected, corrected);
     shared.u_full.arrive_as_one();
-    store_left(x.arrays.corrected + index * (kWidth * kChunk), corrected, at.block(), kept);
     hopper::warpgroup_wait<0>();
     hopper::fence_operand(s);
     shared.empty[step % kSteps].arrive_as_one();
@@ -73,7 +68,7 @@ __device__ void form_out(const ChainCall& x, const ChainColumns<kWidth>& at,
   const int row = warp() % 4 * 16 + lane() / 4;
 #pragma unroll 1
   for (int step = 0; step < at.chunks; ++step) {
-    const Place place = s.place(at.text, step);
+    const Place place = at.template place<false>(s, step);
     auto& from = shared.stage[step % kSteps];
     const Matrix<kWidth, !kFeatures> queries(from.q);
     const Matrix<kChunk> p(from.p);
@@ -132,12 +127,16 @@ __global__ void __launch_bounds__(kChainThreads, 1)
     return prepare_chunks<kWidth, kFeatures, false>(x, memory);
   }
   auto& shared = *reinterpret_cast<ChainShared<kWidth>*>(memory);
-  shared.init(8);
+  const bool kept = x.arrays.states != nullptr;
+  shared.init(8, kept ? 5 : 4);
   const ChainColumns<kWidth> at(x.sizes);
   const uint32_t group = hopper::uniform(threadIdx.x / kCount);
   if (group == 2) {
     hopper::warpgroup_reg_dealloc<40>();
-    if (warp() == 8 && hopper::elect_one()) copy_steps<kWidth, kFeatures, false>(x, at, shared);
+    if (warp() == 8) copy_steps<kWidth, kFeatures, false>(x, at, shared);
+    if (warp() == 9 && kept && hopper::elect_one()) {
+      store_steps<kWidth, false>(x, at, shared, x.arrays.states, x.arrays.corrected);
+    }
   } else if (group == 1) {
     form_out<kWidth, kFeatures>(x, at, shared, out);
   } else {
