@@ -13,7 +13,6 @@
 /// in the order in which chains read them.
 namespace sash::cuda::delta {
 
-inline constexpr int kChainWidth = 64;  // columns
 inline constexpr int kChainThreads = 3 * kCount;
 inline constexpr int kSteps = 3;  // that are in shared memory
 
@@ -50,26 +49,6 @@ struct ChainShared {
       hopper::fence_barrier_init();
     }
     __syncthreads();
-  }
-};
-
-/// The columns of a block of threads.
-template <int kWidth>
-struct ChainColumns {
-  int text, head, first, chunks;
-
-  __device__ explicit ChainColumns(const Sizes& s) {
-    constexpr int across = kWidth / kChainWidth;
-    const int block = static_cast<int>(blockIdx.x);
-    first = block % across * kChainWidth;
-    head = block / across % s.value_heads;
-    text = block / across / s.value_heads;
-    chunks = s.chunks_of(text);
-  }
-  /// The chunk of a step, from the last on if `kBackward`.
-  template <bool kBackward>
-  __device__ Place place(const Sizes& s, int step) const {
-    return s.place(text, kBackward ? chunks - 1 - step : step);
   }
 };
 
@@ -137,42 +116,6 @@ __device__ void share_left(unsigned char* to, const uint32_t (&left)[n]) {
     hopper::store_matrices<false>(row + static_cast<uint32_t>(k * 256), x[0], x[1], x[2], x[3]);
   }
   hopper::fence_proxy_async();
-}
-
-/// The states [64][kWidth] of a chain, as sums.
-template <int kWidth, class F>
-__device__ void each_of_state(const ChainColumns<kWidth>& at, const Sizes& s, const F& f) {
-  const int64_t begin = (int64_t{at.text} * s.value_heads + at.head) * s.depth * s.width;
-#pragma unroll
-  for (int i = 0; i < kWidth / 2; ++i) {
-    const int d = column_in(i / 4, i % 4), m = at.first + warp() % 4 * 16 + row_in(i % 4);
-    f(i, begin + int64_t{d} * s.width + m, d < s.depth && m < s.width);
-  }
-}
-template <int kWidth>
-__device__ void begin_state(float (&sum)[kWidth / 2], const ChainColumns<kWidth>& at,
-                            const Sizes& s, const float* state) {
-  each_of_state(at, s, [&](int i, int64_t place, bool inside) {
-    sum[i] = state && inside ? state[place] : 0;
-  });
-}
-template <int kWidth>
-__device__ void write_state(const float (&sum)[kWidth / 2], const ChainColumns<kWidth>& at,
-                            const Sizes& s, float* state) {
-  each_of_state(at, s, [&](int i, int64_t place, bool inside) {
-    if (inside) state[place] = sum[i];
-  });
-}
-
-/// Multiplies sums [64][2 n] by factors of columns.
-template <int n>
-__device__ void scale_sums(float (&sum)[n], const float* factors) {
-#pragma unroll
-  for (int j = 0; j < n / 4; ++j) {
-    const float2 by = *reinterpret_cast<const float2*>(factors + 8 * j + lane() % 4 * 2);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) sum[4 * j + e] *= e % 2 == 0 ? by.x : by.y;
-  }
 }
 
 /// How many steps from the one of `flag` on have prepared chunks, at most 32. It waits for one. All
@@ -323,7 +266,7 @@ void launch_chains(const KernelContext& context, const Inputs& inputs,
                kPreparers<kWidth, kFeatures> * PrepareShared<kWidth, kFeatures>::kBytes);
   static_assert(shared <= static_cast<int>(hopper::kSharedBytes));
   const int all = hopper::multiprocessors(context);
-  const int64_t chains = inputs.text_count() * inputs.v.shape[1] * (kWidth / kChainWidth);
+  const int64_t chains = chains_of<kWidth>(inputs);
   const auto run = [&](int64_t with_chain, int64_t blocks) {
     call.chains = static_cast<int>(with_chain);
     launch<kernel>(context, blocks, kChainThreads, shared, call, arguments...);

@@ -9,95 +9,66 @@
 namespace sash::cuda::delta {
 namespace {
 
-/// What a step reads: panels, the columns of g_out, e.
+/// Bytes from the start of what a step reads: panels, the columns of g_out, and e.
 template <int kWidth>
-struct Stage {
-  static constexpr int kStages = 3;
-  static constexpr int kTileBytes = RowTile<kWidth>::kBytes;
-  static constexpr int kW = 0, kF = kTileBytes, kQ = 2 * kTileBytes, kP = 3 * kTileBytes;
-  static constexpr int kG = kP + kChunk * kChunk * 2, kE = kG + kChunk * kChainColumns * 2;
+struct DStatesStep {
+  static constexpr int kW = 0, kF = kChunk * kWidth * 2, kQ = 2 * kF, kP = 3 * kF;
+  static constexpr int kG = kP + kChunk * kChunk * 2, kE = kG + kChunk * kChainWidth * 2;
   static constexpr int kBytes = kE + kWidth * 4;
 };
 
 template <int kWidth>
-__global__ void __launch_bounds__(2 * kChainCount)
+__global__ void __launch_bounds__(kChainCount)
     dstates_kernel(const __grid_constant__ Call x, Results to) {
-  using S = Stage<kWidth>;
+  using S = DStatesStep<kWidth>;
   extern __shared__ __align__(128) unsigned char shared[];
-  const Sizes& s = x.sizes;
-  const StateColumns<kWidth> columns(s);
-  const uint32_t base = shared_address(shared);
-  StateSums<kWidth> sums(columns, s, to.g_state);
-  const int chunks = s.chunks_of(columns.text);
-  const int64_t first = x.index(s.place(columns.text, 0), columns.head);
-  const auto index_of = [&](int step) {
-    return first + int64_t{chunks - 1 - step} * s.value_heads;
-  };
-  const auto copy = [&](int step, int number, int thread) {
-    const Place at = s.place(columns.text, chunks - 1 - step);
-    const int64_t index = index_of(step);
-    const uint32_t stage = base + static_cast<uint32_t>(number * S::kBytes);
-    constexpr int tile = S::kTileBytes;
-    copy_array<kChainCount, tile>(thread, stage + S::kW, x.arrays.w + index * (kChunk * kWidth));
-    copy_array<kChainCount, tile>(thread, stage + S::kF, x.arrays.f + index * (kChunk * kWidth));
-    copy_array<kChainCount, tile>(thread, stage + S::kQ, x.arrays.q + index * (kChunk * kWidth));
-    copy_array<kChainCount, kChunk * kChunk * 2>(thread, stage + S::kP,
-                                                 x.arrays.p + index * (kChunk * kChunk));
-    copy_array<kChainCount, kWidth * 4>(thread, stage + S::kE,
-                                        x.arrays.e + index * kFactors<kWidth>);
-    const Rows<const Half> g = to.g.at(at.b, columns.head);
+  const Sizes& sizes = x.sizes;
+  const ChainColumns<kWidth> at(sizes);
+  const int thread = static_cast<int>(threadIdx.x);
+  float s[kWidth / 2];
+  begin_state(s, at, sizes, to.g_state);
+  const auto copy = [&](const Place& place, unsigned char* to_step) {
+    const int64_t index = x.index(place, at.head);
+    const auto start = [&]<int bytes>(int offset, const void* from) {
+      copy_array<kChainCount, bytes>(thread, shared_address(to_step + offset), from);
+    };
+    start.template operator()<S::kF>(S::kW, x.arrays.w + index * (kChunk * kWidth));
+    start.template operator()<S::kF>(S::kF, x.arrays.f + index * (kChunk * kWidth));
+    start.template operator()<S::kF>(S::kQ, x.arrays.q + index * (kChunk * kWidth));
+    start.template operator()<S::kG - S::kP>(S::kP, x.arrays.p + index * (kChunk * kChunk));
+    start.template operator()<kWidth * 4>(S::kE, x.arrays.e + index * kFactors<kWidth>);
+    const Rows<const Half> g = to.g.at(place.b, at.head);
 #pragma unroll
-    for (int i = thread; i < kChunk * 4; i += kChainCount) {
-      const int t = i / 4, m = columns.first + i % 4 * 8;
-      copy_async(stage + S::kG + static_cast<uint32_t>(Panel<kChainColumns>::element(t, i % 4 * 8)),
-                 g.data + (at.first + t) * g.row + m, t < at.count && m < g.width);
+    for (int i = thread; i < kChunk * 8; i += kChainCount) {
+      const int t = i / 8, m = i % 8 * 8;
+      copy_async(shared_address(to_step + S::kG + Panel<kChainWidth>::element(t, m)),
+                 g.data + (place.first + t) * g.row + at.first + m,
+                 t < place.count && at.first + m < g.width);
     }
   };
-  run_chain<S::kStages>(chunks, copy, [&](int step, int number) {
-    const int64_t index = index_of(step);
-    const int stage = number * S::kBytes;
-    const uint32_t memory = base + static_cast<uint32_t>(stage);
-    typename StateSums<kWidth>::Operands left;
-    sums.operands(left);
-    sums.store_operands(x.arrays.dstates + index * (kWidth * kWidth), columns, left);
-
-    const Panel<kWidth> w(memory + S::kW), f(memory + S::kF), q(memory + S::kQ);
-    const Panel<kChunk> p(memory + S::kP);
-    const Panel<kChainColumns> g(memory + S::kG);
-    Sums16 du[4] = {};
-    uint32_t g_left[4][4], right[4];
+  walk<true, S::kBytes>(at, sizes, shared, copy, [&](const Place& place, unsigned char* from) {
+    const int64_t index = x.index(place, at.head);
+    const Panel<kWidth> w(shared_address(from + S::kW)), f(shared_address(from + S::kF)),
+        q(shared_address(from + S::kQ));
+    const Panel<kChunk> p(shared_address(from + S::kP)), g(shared_address(from + S::kG));
+    uint32_t left[kWidth / 4], of_g[16], minus[16];
+    pack(left, s);
+    store_left(x.arrays.dstates + index * (kWidth * kWidth), left, at.first);
+    float du[32] = {};
+    add_product<kWidth / 16>(du, left, [&](auto& right, int k, int t) { f.right(right, t, k); });
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      g.left_down(g_left[k], k, warp() % 2);
-      if ((k == 0 || k == 3) != (columns.half() == 0)) continue;
-#pragma unroll
-      for (int t = 0; t <= k; ++t) {
-        p.right_down(right, k, t);
-        multiply(du[t], g_left[k], right);
-      }
+      g.left_down(reinterpret_cast<uint32_t(&)[4]>(of_g[4 * k]), k, warp());
     }
-#pragma unroll
-    for (int k = 0; k < columns.kBlocks; ++k) {
-#pragma unroll
-      for (int t = 0; t < 4; ++t) {
-        f.right(right, t, columns.feature_block() + k);
-        multiply(du[t], left[k], right);
-      }
-    }
-    add_other_half(du, shared + S::kStages * S::kBytes);
-    Half* const du_of = x.arrays.du + index * (kWidth * kChunk);
-    uint32_t minus[4][4];
-#pragma unroll
-    for (int t = 0; t < 4; ++t) {
-      if (t / 2 == columns.half()) store<Panel<kChunk>>(du_of, du[t], columns.block(), t);
-      left_of(minus[t], du[t]);
-      for (uint32_t& pair : minus[t]) pair ^= 0x80008000u;
-    }
-    sums.decay(reinterpret_cast<const float*>(shared + stage + S::kE));
-    sums.add(g_left, [&](uint32_t(&b)[4], int t, int n) { q.right_down(b, t, n); });
-    sums.add(minus, [&](uint32_t(&b)[4], int t, int n) { w.right_down(b, t, n); });
+    add_product<4>(du, of_g, [&](auto& right, int k, int t) { p.right_down(right, k, t); });
+    pack(minus, du);
+    store_left(x.arrays.du + index * (kWidth * kChunk), minus, at.first);
+    for (uint32_t& pair : minus) pair ^= 0x80008000u;
+    scale_sums(s, reinterpret_cast<const float*>(from + S::kE));
+    add_product<4>(s, of_g, [&](auto& right, int t, int d) { q.right_down(right, t, d); });
+    add_product<4>(s, minus, [&](auto& right, int t, int d) { w.right_down(right, t, d); });
   });
-  if (static_cast<int>(threadIdx.x) < kChainCount) sums.write(to.dinitial, columns, s);
+  write_state(s, at, sizes, to.dinitial);
 }
 
 }  // namespace
@@ -124,9 +95,8 @@ void mma_backward(KernelContext& context, const Inputs& x, const Gradients& grad
       hopper_dstates(context, x, prepared, arrays, g_out.view(), to);
     } else {
       prepare<kWidth>(context, call);
-      launch<dstates_kernel<kWidth>>(
-          context, chain_blocks<kWidth>(x), 2 * kChainCount,
-          Stage<kWidth>::kStages * Stage<kWidth>::kBytes + kExchangeBytes, call, to);
+      launch<dstates_kernel<kWidth>>(context, chains_of<kWidth>(x), kChainCount,
+                                     2 * DStatesStep<kWidth>::kBytes, call, to);
     }
     run_gradients<kWidth>(context, call, to);
   });

@@ -8,70 +8,55 @@
 namespace sash::cuda::delta {
 namespace {
 
-/// The states of 32 columns of a value head of a text, from chunk to chunk. S' is in registers,
-/// where it is an operand of products.
+/// Bytes from the start of what a step reads: panels, and e.
 template <int kWidth>
-__global__ void __launch_bounds__(2 * kChainCount)
-    states_kernel(const __grid_constant__ Call x, float* state) {
-  using S = ChainStage<kWidth>;
-  extern __shared__ __align__(128) unsigned char shared[];
-  const Sizes& s = x.sizes;
-  const StateColumns<kWidth> columns(s);
-  const uint32_t base = shared_address(shared);
-  StateSums<kWidth> sums(columns, s, x.initial);
-  const int64_t first = x.index(s.place(columns.text, 0), columns.head);
-  const auto index_of = [&](int step) { return first + int64_t{step} * s.value_heads; };
-  const auto copy = [&](int step, int stage, int thread) {
-    const uint32_t to = base + static_cast<uint32_t>(stage * S::kBytes);
-    const int64_t index = index_of(step);
-    constexpr int tile = S::kTileBytes;
-    copy_array<kChainCount, tile>(thread, to + S::kW, x.arrays.w + index * (kChunk * kWidth));
-    copy_array<kChainCount, tile>(thread, to + S::kF, x.arrays.f + index * (kChunk * kWidth));
-    copy_array<kChainCount, kChainColumns * kChunk * 2>(
-        thread, to + S::kU, x.arrays.u + (index * kWidth + columns.first) * kChunk);
-    copy_array<kChainCount, kWidth * 4>(thread, to + S::kE, x.arrays.e + index * kFactors<kWidth>);
-  };
-  run_chain<S::kStages>(s.chunks_of(columns.text), copy, [&](int step, int number) {
-    const int64_t index = index_of(step);
-    const int stage = number * S::kBytes;
-    const uint32_t memory = base + static_cast<uint32_t>(stage);
-    typename StateSums<kWidth>::Operands left;
-    sums.operands(left);
-    sums.store_operands(x.arrays.states + index * (kWidth * kWidth), columns, left);
+struct StatesStep {
+  static constexpr int kW = 0, kF = kChunk * kWidth * 2, kU = 2 * kF;
+  static constexpr int kE = kU + kChainWidth * kChunk * 2, kBytes = kE + kWidth * 4;
+};
 
-    const Panel<kWidth> w(memory + S::kW), f(memory + S::kF);
-    Sums16 u[4] = {};
+template <int kWidth>
+__global__ void __launch_bounds__(kChainCount)
+    states_kernel(const __grid_constant__ Call x, float* state) {
+  using S = StatesStep<kWidth>;
+  extern __shared__ __align__(128) unsigned char shared[];
+  const Sizes& sizes = x.sizes;
+  const ChainColumns<kWidth> at(sizes);
+  const int thread = static_cast<int>(threadIdx.x);
+  float s[kWidth / 2];
+  begin_state(s, at, sizes, x.initial);
+  const auto copy = [&](const Place& place, unsigned char* to) {
+    const int64_t index = x.index(place, at.head);
+    const auto start = [&]<int bytes>(int offset, const void* from) {
+      copy_array<kChainCount, bytes>(thread, shared_address(to + offset), from);
+    };
+    start.template operator()<S::kF>(S::kW, x.arrays.w + index * (kChunk * kWidth));
+    start.template operator()<S::kF>(S::kF, x.arrays.f + index * (kChunk * kWidth));
+    start.template operator()<S::kE - S::kU>(S::kU,
+                                             x.arrays.u + (index * kWidth + at.first) * kChunk);
+    start.template operator()<kWidth * 4>(S::kE, x.arrays.e + index * kFactors<kWidth>);
+  };
+  walk<false, S::kBytes>(at, sizes, shared, copy, [&](const Place& place, unsigned char* from) {
+    const int64_t index = x.index(place, at.head);
+    const Panel<kWidth> w(shared_address(from + S::kW)), f(shared_address(from + S::kF));
+    uint32_t left[kWidth / 4], corrected[16];
+    pack(left, s);
+    store_left(x.arrays.states + index * (kWidth * kWidth), left, at.first);
+    float u[32] = {};
+    add_product<kWidth / 16>(u, left, [&](auto& right, int k, int t) { w.right(right, t, k); });
 #pragma unroll
-    for (int k = 0; k < columns.kBlocks; ++k) {
-#pragma unroll
-      for (int t = 0; t < 4; ++t) {
-        uint32_t right[4];
-        w.right(right, t, columns.feature_block() + k);
-        multiply(u[t], left[k], right);
-      }
+    for (int i = 0; i < 16; ++i) {
+      const float2 own =
+          unpack(word_at(from, S::kU + Panel<kChunk>::word(warp() * 2 + i % 2, i / 2)));
+      u[2 * i] = own.x - u[2 * i];
+      u[2 * i + 1] = own.y - u[2 * i + 1];
     }
-    add_other_half(u, shared + S::kStages * S::kBytes);
-    Half* const to = x.arrays.corrected + index * (kWidth * kChunk);
-    uint32_t corrected[4][4];
-#pragma unroll
-    for (int t = 0; t < 4; ++t) {
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float2 own = unpack(word_at(
-              shared, stage + S::kU + Panel<kChunk>::word(2 * (warp() % 2) + half, 2 * t + n)));
-          u[t][n][2 * half] = own.x - u[t][n][2 * half];
-          u[t][n][2 * half + 1] = own.y - u[t][n][2 * half + 1];
-        }
-      }
-      if (t / 2 == columns.half()) store<Panel<kChunk>>(to, u[t], columns.block(), t);
-      left_of(corrected[t], u[t]);
-    }
-    sums.decay(reinterpret_cast<const float*>(shared + stage + S::kE));
-    sums.add(corrected, [&](uint32_t(&right)[4], int t, int n) { f.right_down(right, t, n); });
+    pack(corrected, u);
+    store_left(x.arrays.corrected + index * (kWidth * kChunk), corrected, at.first);
+    scale_sums(s, reinterpret_cast<const float*>(from + S::kE));
+    add_product<4>(s, corrected, [&](auto& right, int t, int d) { f.right_down(right, t, d); });
   });
-  if (static_cast<int>(threadIdx.x) < kChainCount) sums.write(state, columns, s);
+  write_state(s, at, sizes, state);
 }
 
 constexpr int kOutCount = 128;
@@ -175,10 +160,8 @@ void mma_forward(KernelContext& context, const Inputs& x, View out, View state,
     if (hopper) return hopper_forward(context, x, prepared, arrays, out, state);
     const Call call(x, arrays);
     prepare<kWidth>(context, call);
-    launch<states_kernel<kWidth>>(
-        context, chain_blocks<kWidth>(x), 2 * kChainCount,
-        ChainStage<kWidth>::kStages * ChainStage<kWidth>::kBytes + kExchangeBytes, call,
-        state.ptr<float>());
+    launch<states_kernel<kWidth>>(context, chains_of<kWidth>(x), kChainCount,
+                                  2 * StatesStep<kWidth>::kBytes, call, state.ptr<float>());
     constexpr int shared = kWidth * kWidth * 2 + kWidth * 128 + RowTile<kWidth>::kBytes + 64 * 128;
     launch<out_kernel<kWidth>>(context, chunks_of(x), kOutCount, shared, call, out.ptr<Half>());
   });

@@ -2,7 +2,9 @@
 
 #include "mma.cuh"
 
-/// Memory of a call on tensor cores, and the states that go from chunk to chunk.
+/// Memory of a call on tensor cores, and the chains of states that go from chunk to chunk. A chain
+/// is 64 columns of a value head of a text, as sums S' [64][kWidth] in registers of four warps: the
+/// layout is the same for `mma` and `wgmma`.
 namespace sash::cuda::delta {
 
 /// What `prepare` writes. `raw`: the pass reads keys and queries, not F and Q.
@@ -55,174 +57,117 @@ class KeptMemory {
   Workspace memory_;
 };
 
-inline constexpr int kChainCount = 128;   // threads that multiply, and as many that copy
-inline constexpr int kChainColumns = 32;  // columns of its states
+inline constexpr int kChainWidth = 64;   // columns of the states of a chain
+inline constexpr int kChainCount = 128;  // threads that multiply
 
 template <int kWidth>
-int64_t chain_blocks(const Inputs& x) {
-  return x.text_count() * x.v.shape[1] * (kWidth / kChainColumns);
+int64_t chains_of(const Inputs& x) {
+  return x.text_count() * x.v.shape[1] * (kWidth / kChainWidth);
 }
 
-/// What a chain reads for a chunk: panels, U of its columns, e.
+/// The columns of a block of threads. Each of four warps has 16.
 template <int kWidth>
-struct ChainStage {
-  static constexpr int kStages = 3;
-  static constexpr int kTileBytes = RowTile<kWidth>::kBytes;
-  static constexpr int kW = 0, kF = kTileBytes, kU = 2 * kTileBytes;
-  static constexpr int kE = kU + kChainColumns * kChunk * 2;
-  static constexpr int kBytes = kE + kWidth * 4;
-};
+struct ChainColumns {
+  int text, head, first, chunks;
 
-/// The columns of a block of threads. Two warps have the first 16, two the last 16; the first two
-/// have the first half of the features of keys, the others the second half.
-template <int kWidth>
-struct StateColumns {
-  static constexpr int kBlocks = kWidth / 32;  // of 16 features
-
-  int text, head, first;
-
-  __device__ explicit StateColumns(const Sizes& s) {
-    constexpr int across = kWidth / kChainColumns;
+  __device__ explicit ChainColumns(const Sizes& s) {
+    constexpr int across = kWidth / kChainWidth;
     const int block = static_cast<int>(blockIdx.x);
-    first = block % across * kChainColumns;
+    first = block % across * kChainWidth;
     head = block / across % s.value_heads;
     text = block / across / s.value_heads;
+    chunks = s.chunks_of(text);
   }
-  /// The number of this warp's 16 columns, its half, and the first of its blocks of features.
-  __device__ int block() const { return first / 16 + warp() % 2; }
-  static __device__ int half() { return warp() / 2; }
-  static __device__ int feature_block() { return half() * kBlocks; }
+  /// The chunk of a step, from the last on if `kBackward`.
+  template <bool kBackward>
+  __device__ Place place(const Sizes& s, int step) const {
+    return s.place(text, kBackward ? chunks - 1 - step : step);
+  }
 };
 
-/// Runs all steps of a chain: `copy(step, stage, thread)` starts the copies of a step,
-/// `multiply(step, stage)` multiplies. `multiply` calls __syncthreads once.
-template <int kStages, class Copy, class Multiply>
-__device__ void run_chain(int steps, const Copy& copy, const Multiply& multiply) {
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread < kChainCount) {
-#pragma unroll 1
-    for (int step = 0; step < steps; ++step) {
-      __syncthreads();
-      multiply(step, step % kStages);
-    }
-    return;
+/// The states [64][kWidth] of a chain, as sums.
+template <int kWidth, class F>
+__device__ void each_of_state(const ChainColumns<kWidth>& at, const Sizes& s, const F& f) {
+  const int64_t begin = (int64_t{at.text} * s.value_heads + at.head) * s.depth * s.width;
+#pragma unroll
+  for (int i = 0; i < kWidth / 2; ++i) {
+    const int d = column_in(i / 4, i % 4), m = at.first + warp() % 4 * 16 + row_in(i % 4);
+    f(i, begin + int64_t{d} * s.width + m, d < s.depth && m < s.width);
   }
+}
+template <int kWidth>
+__device__ void begin_state(float (&sum)[kWidth / 2], const ChainColumns<kWidth>& at,
+                            const Sizes& s, const float* state) {
+  each_of_state(at, s, [&](int i, int64_t place, bool inside) {
+    sum[i] = state && inside ? state[place] : 0;
+  });
+}
+template <int kWidth>
+__device__ void write_state(const float (&sum)[kWidth / 2], const ChainColumns<kWidth>& at,
+                            const Sizes& s, float* state) {
+  each_of_state(at, s, [&](int i, int64_t place, bool inside) {
+    if (inside) state[place] = sum[i];
+  });
+}
+
+/// Multiplies sums [64][2 n] by factors of columns.
+template <int n>
+__device__ void scale_sums(float (&sum)[n], const float* factors) {
+#pragma unroll
+  for (int j = 0; j < n / 4; ++j) {
+    const float2 by = *reinterpret_cast<const float2*>(factors + 8 * j + lane() % 4 * 2);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sum[4 * j + e] *= e % 2 == 0 ? by.x : by.y;
+  }
+}
+
+/// Walks through all chunks of a chain by the instructions of sm_80: `copy(place, to)` starts to
+/// copy what a step reads to `kBytes` bytes of shared memory, `multiply(place, from)` is the step.
+template <bool kBackward, int kBytes, int kWidth, class Copy, class Multiply>
+__device__ void walk(const ChainColumns<kWidth>& at, const Sizes& s, unsigned char* shared,
+                     const Copy& copy, const Multiply& multiply) {
   const auto start = [&](int step) {
-    if (step < steps) copy(step, step % kStages, thread - kChainCount);
+    if (step < at.chunks) copy(at.template place<kBackward>(s, step), shared + step % 2 * kBytes);
     end_group();
   };
+  start(0);
 #pragma unroll 1
-  for (int step = 0; step < kStages - 1; ++step) start(step);
-#pragma unroll 1
-  for (int step = 0; step < steps; ++step) {
-    wait_for_groups<kStages - 2>();
-    __syncthreads();  // the stage is there, and the one before is free
-    start(step + kStages - 1);
+  for (int step = 0; step < at.chunks; ++step) {
+    start(step + 1);
+    wait_for_groups<1>();
+    __syncthreads();
+    multiply(at.template place<kBackward>(s, step), shared + step % 2 * kBytes);
     __syncthreads();
   }
 }
 
-inline constexpr int kExchangeBytes = kChainCount * 32 * 4;
-
-/// Adds to a warp's sums the sums of the warp that has the same columns and the other features. All
-/// threads that multiply call this.
-__device__ inline void add_other_half(Sums16 (&sums)[4], unsigned char* exchange) {
-  auto* const places = reinterpret_cast<float4*>(exchange);
-  const auto place = [&](int of_warp, int i) { return (of_warp * 8 + i) * kWarp + lane(); };
+/// Adds left [64][16 depth] times `right`, whose blocks of 16 x 16 `load(block, k, n)` loads.
+template <int depth, int n, class F>
+__device__ void add_product(float (&sum)[n], const uint32_t (&left)[4 * depth], const F& load) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float(&own)[4] = sums[i / 2][i % 2];
-    places[place(warp(), i)] = {own[0], own[1], own[2], own[3]};
-  }
-  __syncthreads();
+  for (int k = 0; k < depth; ++k) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float4 other = places[place(warp() ^ 2, i)];
-    float(&own)[4] = sums[i / 2][i % 2];
-    own[0] += other.x;
-    own[1] += other.y;
-    own[2] += other.z;
-    own[3] += other.w;
+    for (int j = 0; j < n / 8; ++j) {
+      uint32_t right[4];
+      load(right, k, j);
+      multiply(reinterpret_cast<Sums16&>(sum[8 * j]),
+               reinterpret_cast<const uint32_t(&)[4]>(left[4 * k]), right);
+    }
   }
 }
 
-/// 16 columns and half of the features of a state, or of its gradient: S', in the sums of a warp.
-template <int kWidth>
-class StateSums {
- public:
-  using At = StateColumns<kWidth>;
-  using Operands = uint32_t[At::kBlocks][4];
-
-  /// Begins with a state [N, H_v, D, D_v], or with 0.
-  __device__ StateSums(const At& at, const Sizes& s, const float* state) {
-    each(at, s,
-         [&](float& sum, int64_t place, bool inside) { sum = state && inside ? state[place] : 0; });
+/// Sums as a left operand, and this operand in rows from `first` on of a panel in global memory.
+template <int n>
+__device__ void pack(uint32_t (&left)[n], const float (&sum)[2 * n]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) left[i] = Operand<Half>::pack(sum[2 * i], sum[2 * i + 1]);
+}
+template <int n>
+__device__ void store_left(Half* panel, const uint32_t (&left)[n], int first) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    word_at(panel, Panel<4 * n>::word(first / 8 + warp() * 2 + i % 2, i / 2)) = left[i];
   }
-
-  __device__ void operands(Operands& left) const {
-#pragma unroll
-    for (int k = 0; k < At::kBlocks; ++k) left_of(left[k], of_[k]);
-  }
-  __device__ void store_operands(Half* to, const At& at, const Operands& left) const {
-#pragma unroll
-    for (int k = 0; k < At::kBlocks; ++k) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        word_at(to, Panel<kWidth>::word(2 * at.block() + i % 2,
-                                        2 * (at.feature_block() + k) + i / 2)) = left[k][i];
-      }
-    }
-  }
-  __device__ void decay(const float* e) {
-#pragma unroll
-    for (int n = 0; n < 2 * At::kBlocks; ++n) {
-      const float2 by =
-          *reinterpret_cast<const float2*>(e + 16 * At::feature_block() + 8 * n + lane() % 4 * 2);
-      auto& sum = of_[n / 2][n % 2];
-      sum[0] *= by.x;
-      sum[1] *= by.y;
-      sum[2] *= by.x;
-      sum[3] *= by.y;
-    }
-  }
-  /// Adds left [16][64] times right [64][kWidth]; `load(right, t, n)` loads a block of `right`.
-  template <class F>
-  __device__ void add(const uint32_t (&left)[4][4], const F& load) {
-#pragma unroll
-    for (int t = 0; t < 4; ++t) {
-#pragma unroll
-      for (int n = 0; n < At::kBlocks; ++n) {
-        uint32_t right[4];
-        load(right, t, At::feature_block() + n);
-        multiply(of_[n], left[t], right);
-      }
-    }
-  }
-  __device__ void write(float* state, const At& at, const Sizes& s) {
-    each(at, s, [&](float& sum, int64_t place, bool inside) {
-      if (inside) state[place] = sum;
-    });
-  }
-
- private:
-  template <class F>
-  __device__ void each(const At& at, const Sizes& s, const F& f) {
-    const int64_t begin = (int64_t{at.text} * s.value_heads + at.head) * s.depth * s.width;
-#pragma unroll
-    for (int k = 0; k < At::kBlocks; ++k) {
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int d = 16 * (at.feature_block() + k) + column_in(n, e);
-          const int m = 16 * at.block() + row_in(e);
-          f(of_[k][n][e], begin + int64_t{d} * s.width + m, d < s.depth && m < s.width);
-        }
-      }
-    }
-  }
-
-  Sums16 of_[At::kBlocks];
-};
+}
 
 }  // namespace sash::cuda::delta

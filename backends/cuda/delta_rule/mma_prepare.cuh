@@ -261,11 +261,19 @@ __device__ void prepare_chunk(const Call& x, const Place& at, int head, unsigned
       factors[kWidth + thread] = inside * __expf(sums[kChunk - 1] - sums[thread]);
       factors[kWidth + kChunk + thread] = inside * x.scale * __expf(sums[thread]);
     }
+#pragma unroll 2
+    for (int k = 0; k < kWidth / 16; ++k) {
+      uint32_t query[4], key[4], other[4];
+      queries.left(query, r, k);
+      keys.left(key, r, k);
 #pragma unroll
-    for (int column = 0; column < 3; ++column) {
-      if (column < r) add_products(scores.p[column], scores.a[column], queries, keys, r, column);
+      for (int column = 0; column < 4; ++column) {
+        if (column < 3 && column >= r) continue;
+        keys.right(other, column == 3 ? r : column, k);
+        multiply(scores.p[column], query, other);
+        multiply(scores.a[column], key, other);
+      }
     }
-    add_products(scores.p[3], scores.a[3], queries, keys, r, r);
     if (f_of) {
       write_panel<kWidth>(f_of, shared, [&](int t) { return __expf(sums[kChunk - 1] - sums[t]); });
       write_panel<kWidth>(q_of, shared + M::kQueries,
@@ -277,21 +285,20 @@ __device__ void prepare_chunk(const Call& x, const Place& at, int head, unsigned
   auto* const lower = reinterpret_cast<float*>(shared + M::kLower);
   Half* const p_of = x.arrays.p + index * (kChunk * kChunk);
   Half* const a_of = x.arrays.a ? x.arrays.a + index * (kChunk * kChunk) : nullptr;
-  // Stores 16 columns of P and A, zeros unless `here`, and of beta A.
-  const auto finish = [&](Sums16& p, Sums16& a, int column, bool here) {
+  // Stores 16 columns of P and A, and of beta A.
+  const auto finish = [&](Sums16& p, Sums16& a, int column) {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int t = 16 * r + row_in(e), i = 16 * column + column_in(n, e);
         const float decay = kFeatures ? 1 : __expf(sums[t] - sums[i]);
-        p[n][e] = here && i <= t ? x.scale * decay * p[n][e] : 0;
-        a[n][e] = here && i < t ? decay * a[n][e] : 0;
+        p[n][e] = i <= t ? x.scale * decay * p[n][e] : 0;
+        a[n][e] = i < t ? decay * a[n][e] : 0;
       }
     }
     store<Panel<kChunk>>(p_of, p, r, column);
     if (a_of) store<Panel<kChunk>>(a_of, a, r, column);
-    if (!here) return;
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
 #pragma unroll
@@ -303,16 +310,13 @@ __device__ void prepare_chunk(const Call& x, const Place& at, int head, unsigned
     }
     if (r >= 2 && column < 2) store<Panel<32>>(shared + M::kCorner, a, r - 2, column);
   };
+  finish(scores.p[3], scores.a[3], r);
 #pragma unroll
   for (int column = 0; column < 4; ++column) {
-    if (column == r) {
-      finish(scores.p[3], scores.a[3], column, true);
-    } else if (column < 3) {
-      finish(scores.p[column], scores.a[column], column, column < r);
-    } else {
-      Sums16 p = {}, a = {};
-      finish(p, a, column, false);
-    }
+    if (column < 3 && column < r) finish(scores.p[column], scores.a[column], column);
+    if (column <= r) continue;
+    store<Panel<kChunk>>(p_of, {}, r, column);
+    if (a_of) store<Panel<kChunk>>(a_of, {}, r, column);
   }
 
   sync();
