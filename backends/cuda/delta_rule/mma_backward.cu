@@ -9,39 +9,22 @@
 namespace sash::cuda::delta {
 namespace {
 
-/// Bytes from the start of what a step reads: panels, the columns of g_out, and e.
-template <int kWidth>
-struct DStatesStep {
-  static constexpr int kW = 0, kF = kChunk * kWidth * 2, kQ = 2 * kF, kP = 3 * kF;
-  static constexpr int kG = kP + kChunk * kChunk * 2, kE = kG + kChunk * kChainWidth * 2;
-  static constexpr int kBytes = kE + kWidth * 4;
-};
-
 template <int kWidth>
 __global__ void __launch_bounds__(kChainCount)
     dstates_kernel(const __grid_constant__ Call x, Results to) {
-  using S = DStatesStep<kWidth>;
+  using S = MmaStep<kWidth>;
   extern __shared__ __align__(128) unsigned char shared[];
   const Sizes& sizes = x.sizes;
   const ChainColumns<kWidth> at(sizes);
-  const int thread = static_cast<int>(threadIdx.x);
   float s[kWidth / 2];
   begin_state(s, at, sizes, to.g_state);
   const auto copy = [&](const Place& place, unsigned char* to_step) {
-    const int64_t index = x.index(place, at.head);
-    const auto start = [&]<int bytes>(int offset, const void* from) {
-      copy_array<kChainCount, bytes>(thread, shared_address(to_step + offset), from);
-    };
-    start.template operator()<S::kF>(S::kW, x.arrays.w + index * (kChunk * kWidth));
-    start.template operator()<S::kF>(S::kF, x.arrays.f + index * (kChunk * kWidth));
-    start.template operator()<S::kF>(S::kQ, x.arrays.q + index * (kChunk * kWidth));
-    start.template operator()<S::kG - S::kP>(S::kP, x.arrays.p + index * (kChunk * kChunk));
-    start.template operator()<kWidth * 4>(S::kE, x.arrays.e + index * kFactors<kWidth>);
+    S::copy(x.arrays, x.index(place, at.head), to_step);
     const Rows<const Half> g = to.g.at(place.b, at.head);
 #pragma unroll
-    for (int i = thread; i < kChunk * 8; i += kChainCount) {
+    for (int i = static_cast<int>(threadIdx.x); i < kChunk * 8; i += kChainCount) {
       const int t = i / 8, m = i % 8 * 8;
-      copy_async(shared_address(to_step + S::kG + Panel<kChainWidth>::element(t, m)),
+      copy_async(shared_address(to_step + S::kV + Panel<kChainWidth>::element(t, m)),
                  g.data + (place.first + t) * g.row + at.first + m,
                  t < place.count && at.first + m < g.width);
     }
@@ -50,7 +33,7 @@ __global__ void __launch_bounds__(kChainCount)
     const int64_t index = x.index(place, at.head);
     const Panel<kWidth> w(shared_address(from + S::kW)), f(shared_address(from + S::kF)),
         q(shared_address(from + S::kQ));
-    const Panel<kChunk> p(shared_address(from + S::kP)), g(shared_address(from + S::kG));
+    const Panel<kChunk> p(shared_address(from + S::kP)), g(shared_address(from + S::kV));
     uint32_t left[kWidth / 4], of_g[16], minus[16];
     pack(left, s);
     store_left(x.arrays.dstates + index * (kWidth * kWidth), left, at.first);
@@ -96,7 +79,7 @@ void mma_backward(KernelContext& context, const Inputs& x, const Gradients& grad
     } else {
       prepare<kWidth>(context, call);
       launch<dstates_kernel<kWidth>>(context, chains_of<kWidth>(x), kChainCount,
-                                     2 * DStatesStep<kWidth>::kBytes, call, to);
+                                     2 * MmaStep<kWidth>::kBytes, call, to);
     }
     run_gradients<kWidth>(context, call, to);
   });

@@ -437,6 +437,9 @@ void run_gradients(const KernelContext& context, const Call& call, const Results
 template void run_gradients<64>(const KernelContext&, const Call&, const Results&);
 template void run_gradients<128>(const KernelContext&, const Call&, const Results&);
 
+static_assert(GradientShared<64, false>::kBytes >= 2 * MmaStep<64>::kBytes &&
+              GradientShared<128, false>::kBytes >= 2 * MmaStep<128>::kBytes);
+
 int gradient_bytes(int width, bool features) {
   if (width == 64)
     return features ? GradientShared<64, true>::kBytes : GradientShared<64, false>::kBytes;

@@ -33,7 +33,7 @@ struct Results {
 template <int kWidth>
 void run_gradients(const KernelContext& context, const Call& call, const Results& to);
 
-/// Bytes of shared memory that `run_gradients` takes.
+/// Bytes of shared memory that `run_gradients` takes, and that suffice for the chains of `mma`.
 int gradient_bytes(int width, bool features);
 
 }  // namespace sash::cuda::delta

@@ -121,6 +121,28 @@ __device__ void scale_sums(float (&sum)[n], const float* factors) {
   }
 }
 
+/// Places of what a step reads by the instructions of sm_80: panels, and e. `kV` is for columns of
+/// U or of g_out.
+template <int kWidth>
+struct MmaStep {
+  static constexpr int kTile = kChunk * kWidth * 2, kSquare = kChunk * kChunk * 2;
+  static constexpr int kW = 0, kF = kTile, kQ = 2 * kTile, kP = 3 * kTile, kV = kP + kSquare;
+  static constexpr int kE = kV + kSquare, kBytes = kE + kWidth * 4;
+
+  /// Starts to copy all but `kV`.
+  static __device__ void copy(const Arrays& all, int64_t index, unsigned char* to) {
+    const auto start = [&]<int bytes>(int place, const void* from) {
+      copy_array<kChainCount, bytes>(static_cast<int>(threadIdx.x), shared_address(to + place),
+                                     from);
+    };
+    start.template operator()<kTile>(kW, all.w + index * (kTile / 2));
+    start.template operator()<kTile>(kF, all.f + index * (kTile / 2));
+    start.template operator()<kTile>(kQ, all.q + index * (kTile / 2));
+    start.template operator()<kSquare>(kP, all.p + index * (kSquare / 2));
+    start.template operator()<kWidth * 4>(kE, all.e + index * kFactors<kWidth>);
+  }
+};
+
 /// Walks through all chunks of a chain by the instructions of sm_80: `copy(place, to)` starts to
 /// copy what a step reads to `kBytes` bytes of shared memory, `multiply(place, from)` is the step.
 template <bool kBackward, int kBytes, int kWidth, class Copy, class Multiply>
