@@ -3,7 +3,7 @@
 #include "../shape/readable.h"
 #include "hopper.cuh"
 
-/// The gradients of states, and of u: from the last chunk to the first, as `states_kernel`.
+/// The gradients of states, and of u: from the last chunk to the first.
 ///
 ///     du = P' g_out + F dS,    dS <- e dS + Q' g_out - W' du
 namespace sash::cuda::delta {
