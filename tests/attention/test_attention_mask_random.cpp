@@ -224,10 +224,9 @@ void check_families(RandomNumbers& random, std::vector<Family>& all, Device devi
     const Environment passes("SASH_ATTENTION_PASSES", family.passes);
     const AllowTf32 allow(family.name == "mma tf32");
     const AttentionResults found = run_attention(problem, mask.mask, family.dtype, device);
-    const double allowed = 2 * family.rounding;
     const auto check = [&](const char* what, const Tensor& x, const Tensor& y, int64_t row,
                            double scale) {
-      const double error = row_error(x, y, static_cast<size_t>(row), scale) / allowed;
+      const double error = row_error(x, y, static_cast<size_t>(row), scale) / family.rounding;
       family.worst = std::max(family.worst, error);
       CHECK_MESSAGE(error < 1, family.name, ", ", what, ": ", error, " of what is allowed");
     };
