@@ -52,10 +52,11 @@ struct Ring {
 
   Barrier full[stages], empty[stages];
 
-  /// One thread calls this. `consumers` is the number of warps that call `release`.
-  __device__ void init(uint32_t consumers) {
+  /// One thread calls this. `consumers` is the number of warps that call `release`, or of threads
+  /// that arrive at `empty`; `producers` is the number of threads that arrive at `full`.
+  __device__ void init(uint32_t consumers, uint32_t producers = 1) {
     for (int i = 0; i < stages; ++i) {
-      full[i].init(1);
+      full[i].init(producers);
       empty[i].init(consumers);
     }
   }

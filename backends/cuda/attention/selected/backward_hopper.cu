@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "../../hopper/pipeline.cuh"
 #include "../../hopper/wgmma.cuh"
 #include "backward.cuh"
@@ -126,7 +128,7 @@ class KeyTile {
   __device__ void start(const Lists& lists, const Segment& segment) {
     const auto thread = static_cast<int>(threadIdx.x);
     if (thread == 0) {
-      memory_.ring.init(4);
+      memory_.ring.init(128, 32);
       memory_.keys_there.init(1);
       hopper::fence_barrier_init();
       memory_.keys_there.arrive_and_expect_tx(2 * Keys::kBytes);
@@ -159,7 +161,8 @@ class KeyTile {
       RowStats stats[2];
       KeyRange range[2];
       int share[2];
-      bool hides = work_.past < work_.first + kKeys;
+      const int past = work_.first + kKeys;
+      bool hides = work_.past < past;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int2 part = part_of(tile, lane() + 32 * half), at = place(part);
@@ -168,9 +171,7 @@ class KeyTile {
             inside ? x_.stats[x_.dims.row_of(work_.b, at.y) + at.x] : RowStats{kInfinity, 0};
         range[half] = inside ? x_.dims.range(work_.b, at.y, at.x) : KeyRange{0, 0};
         share[half] = inside ? memory_.listed[part.x].share * x_.dims.group + part.y : -1;
-        hides =
-            hides ||
-            (inside && (range[half].first > work_.first || range[half].past < work_.first + kKeys));
+        hides |= inside && (range[half].first > work_.first || range[half].past < past);
       }
       const int stage = state.stage();
       memory_.ring.acquire(state);
@@ -189,12 +190,11 @@ class KeyTile {
         mma::wait_for_copies();
         hopper::fence_proxy_async();
       }
-      __syncwarp();
-      if (!hopper::elect_one()) continue;
-      if (!whole_) {
-        memory_.ring.full[stage].arrive();
-        continue;
-      }
+      // All lanes arrive, here and in `consume`: compute-sanitizer does not see that __syncwarp
+      // orders the accesses of other lanes.
+      const bool chosen = hopper::elect_one();
+      memory_.ring.full[stage].arrive(!whole_ || !chosen);
+      if (!chosen || !whole_) continue;
       Barrier& full = memory_.ring.commit(state);
       for (int piece = 0; piece < kRows / 16; ++piece) {
         const int2 at = place(part_of(tile, 16 * piece));  // query -1 is outside of the tensor
@@ -272,7 +272,7 @@ class KeyTile {
       }
       hopper::fence_operand(dv);
       hopper::fence_operand(dk);
-      memory_.ring.release(state);
+      memory_.ring.empty[stage].arrive();
     }
     write_sums(sums, dk, dv);
   }
@@ -427,14 +427,13 @@ void backward_gradients(const KernelContext& context, const Backward<T>& call) {
   const int64_t parts = key_parts(dims);
   const int heads = dims.key_heads / lists.heads;
   const int calls = dims.batches / dims.index_batches * heads;
-  // A segment is some heads of the index, or a part of a head whose shares do not fit.
+  // A segment is some heads of the index, or a part of them if the shares of a head do not fit.
   const int64_t entries = int64_t{calls} * dims.entries * parts * dims.group, rows = dims.rows;
   const int64_t all_rows = int64_t{dims.index_batches} * dims.index_heads * rows;
   const int64_t row_bytes = 2 * entries * dims.depth;
-  const int64_t parts_of_head = ceil_div(rows, std::max<int64_t>(1, kMostBytes / row_bytes));
-  const int64_t usual_heads = std::max<int64_t>(1, kUsualBytes / (rows * row_bytes));
-  const int64_t step =
-      parts_of_head > 1 ? ceil_div(rows, parts_of_head) : std::min(all_rows, usual_heads * rows);
+  const int64_t usual_rows = std::max<int64_t>(1, kUsualBytes / (rows * row_bytes)) * rows;
+  const int64_t most_rows = std::max<int64_t>(1, kMostBytes / row_bytes);
+  const int64_t step = std::min({all_rows, usual_rows, most_rows});
   const int64_t rows_of_lists = dims.index_heads / lists.heads * rows;
   const int64_t most_chunks = dims.blocks + rows_of_lists * dims.entries / kChunk;
   const auto run = [&]<int depth>() {

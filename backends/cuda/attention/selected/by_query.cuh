@@ -94,8 +94,8 @@ class QueryTile {
                        packs ? row % dims_.group : 16 * x.part + row);
   }
 
-  /// All threads: sets items and ranges, and the barriers.
-  __device__ void start() {
+  /// All threads: sets items, ranges and barriers, and copies the rows of q.
+  __device__ void start(const Rows<const T>& q) {
     const int parts = dims_.parts;
     const auto thread = static_cast<int>(threadIdx.x);
     if (thread == 0) {
@@ -112,6 +112,7 @@ class QueryTile {
       const int2 at = place(i / 16, i % 16);
       memory_.range[i] = at.x < 0 ? KeyRange{dims_.keys, 0} : dims_.range(at_.b, at.y, at.x);
     }
+    load_rows(q);
     __syncthreads();
     if (thread >= Shape::kItems) return;
     KeyRange any{dims_.keys, 0}, common{0, dims_.keys};
@@ -125,31 +126,19 @@ class QueryTile {
     memory_.item[thread].common = common;
   }
 
-  /// All threads: copies the rows of x, zeros where there are none.
-  __device__ void load_rows(const Rows<const T>& x) {
-    constexpr int chunks = depth / 8;
-    for (int i = static_cast<int>(threadIdx.x); i < 16 * Shape::kItems * chunks; i += kThreads) {
-      const int row = i / chunks, chunk = i % chunks;
-      const int2 at = place(row / 16, row % 16);
-      const bool inside = at.x >= 0;
-      const T* from = x.data + at_.b * x.batch + at.y * x.head + max(at.x, 0) * x.row + 8 * chunk;
-      mma::copy_async(chunk_address(memory_.rows, row, chunk), inside ? from : x.data, inside);
-    }
-    mma::wait_for_copies();
-  }
-
   /// Multiplies: the producer's warp copies keys, and each consumer calls f(slot, k, v, step) for
   /// each of its items that selected a block. `slot` is the number of the item in the warp, which
   /// the compiler knows. Returns whether the thread is a consumer.
   template <class F>
   __device__ bool run(const CUtensorMap& k, const CUtensorMap& v, F&& f) {
-    __syncthreads();  // items and rows are there
+    __syncthreads();  // items are there
     State state;
     if (warp() >= kConsumers) {
       hopper::warpgroup_reg_dealloc<24>();
       if (warp() > kConsumers) return false;
       for (int base = 0; base < dims_.blocks; base += kWindow) {
-        hopper::barrier_sync(kListed, 32 * (kConsumers + 1));
+        sync_with_producer();  // the consumers write a list
+        sync_with_producer();
         produce(k, v, state);
       }
       return false;
@@ -157,7 +146,7 @@ class QueryTile {
     hopper::warpgroup_reg_alloc<160>();
     for (int base = 0; base < dims_.blocks; base += kWindow) {
       make_list(base);
-      hopper::barrier_sync(kListed, 32 * (kConsumers + 1));
+      sync_with_producer();
       consume(state, f);
     }
     return true;
@@ -211,12 +200,29 @@ class QueryTile {
   __device__ Memory& memory() { return memory_; }
 
  private:
+  /// All threads: copies the rows of x, zeros where there are none.
+  __device__ void load_rows(const Rows<const T>& x) {
+    constexpr int chunks = depth / 8;
+    for (int i = static_cast<int>(threadIdx.x); i < 16 * Shape::kItems * chunks; i += kThreads) {
+      const int row = i / chunks, chunk = i % chunks;
+      const int2 at = place(row / 16, row % 16);
+      const bool inside = at.x >= 0;
+      const T* from = x.data + at_.b * x.batch + at.y * x.head + max(at.x, 0) * x.row + 8 * chunk;
+      mma::copy_async(chunk_address(memory_.rows, row, chunk), inside ? from : x.data, inside);
+    }
+    mma::wait_for_copies();
+  }
+
+  static __device__ void sync_with_producer() {
+    hopper::barrier_sync(kListed, 32 * (kConsumers + 1));
+  }
+
   /// Consumers: lists the blocks [base, base + kWindow) that items select.
   __device__ void make_list(int base) {
     constexpr int threads = 32 * kConsumers, each = kWindow / threads;
     const auto sync = [] { hopper::barrier_sync(kLists, threads); };
     const auto thread = static_cast<int>(threadIdx.x);
-    sync();  // all have finished with the list before
+    sync_with_producer();  // all have finished with the list before
     for (int i = thread; i < kWindow; i += threads) memory_.selected_by[i] = 0;
     sync();
     for (int i = thread; i < Shape::kItems * dims_.packed * dims_.entries; i += threads) {
@@ -261,7 +267,6 @@ class QueryTile {
   /// The producer: copies the keys of the listed blocks.
   __device__ void produce(const CUtensorMap& k, const CUtensorMap& v, State& state) {
     if (!hopper::elect_one()) return;
-    // Read once: when the last copy has started, consumers may write the next list.
     const int kv = key_head(), listed = memory_.listed;
     for (int i = 0; i < listed; ++i) {
       const int first = memory_.list[i].x * dims_.block;

@@ -77,8 +77,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   using Work = QueryTile<T, depth>;
   using Shape = typename Work::Shape;
   Work work(*reinterpret_cast<typename Work::Memory*>(shared), x.dims, x.flag);
-  work.start();
-  work.load_rows(x.q);
+  work.start(x.q);
   Sums<depth> sums[Shape::kPerWarp];
   const Exponent c(x.dims);
   using Keys = typename Work::Memory::Keys;
