@@ -128,14 +128,13 @@ class KeyTile {
   __device__ void start(const Lists& lists, const Segment& segment) {
     const auto thread = static_cast<int>(threadIdx.x);
     if (thread == 0) {
+      Barrier& there = memory_.keys_there;
       memory_.ring.init(128, 32);
-      memory_.keys_there.init(1);
+      there.init(1);
       hopper::fence_barrier_init();
-      memory_.keys_there.arrive_and_expect_tx(2 * Keys::kBytes);
-      hopper::copy_rows(memory_.k, 0, x_.k, work_.first, work_.key_head, work_.b,
-                        memory_.keys_there);
-      hopper::copy_rows(memory_.v, 0, x_.v, work_.first, work_.key_head, work_.b,
-                        memory_.keys_there);
+      there.arrive_and_expect_tx(2 * Keys::kBytes);
+      hopper::copy_rows(memory_.k, 0, x_.k, work_.first, work_.key_head, work_.b, there);
+      hopper::copy_rows(memory_.v, 0, x_.v, work_.first, work_.key_head, work_.b, there);
     }
     // Units of the key head, as the index numbers them.
     const Dims& dims = x_.dims;
@@ -210,7 +209,6 @@ class KeyTile {
     const auto scale = static_cast<float>(x_.dims.scale);
     const float c = scale * kLog2E;
     const hopper::Operand keys(memory_.k), values(memory_.v), squares(memory_.ds[group][0]);
-    const uint32_t to_square = first_of_square(memory_.ds[group][0]);
     memory_.keys_there.wait(0);
     int turn = 0;  // of two squares
     for (int tile = group; tile < tiles_; tile += kGroups, turn ^= 1) {
@@ -250,7 +248,7 @@ class KeyTile {
       hopper::pack<T>(weights, p);
       hopper::pack<T>(gradients, ds);
       if (partial) hide(weights, gradients, memory_.range[stage]);
-      store_square(to_square + turn * Square::kBytes, gradients);
+      store_square(memory_.ds[group][turn], gradients);
       hopper::fence_proxy_async();
       hopper::barrier_sync(kSquare + group, 128);
       hopper::fence_operand(dv);
@@ -353,13 +351,10 @@ class KeyTile {
     }
   }
 
-  /// The address at which a lane stores the first rows of its accumulators, transposed.
-  static __device__ uint32_t first_of_square(const Square& square) {
-    const int matrix = lane() / 8, row = matrix / 2 * 8 + lane() % 8;
-    return chunk_address(square, row, warp() % 4 * 2 + matrix % 2);
-  }
   /// Stores packed accumulators [keys][rows] to a tile [rows][keys].
-  static __device__ void store_square(uint32_t to, const uint32_t (&words)[kRows / 4]) {
+  static __device__ void store_square(const Square& square, const uint32_t (&words)[kRows / 4]) {
+    const int matrix = lane() / 8, row = matrix / 2 * 8 + lane() % 8;
+    const uint32_t to = chunk_address(square, row, warp() % 4 * 2 + matrix % 2);
 #pragma unroll
     for (int j = 0; j < kRows / 16; ++j) {
       hopper::store_matrices<true>(to + static_cast<uint32_t>(j * 16 * Square::kRowBytes),
