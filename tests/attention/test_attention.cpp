@@ -408,14 +408,14 @@ TEST_CASE("attention: overwriting a mask before the backward pass is an error") 
   CHECK_THROWS_AS(y.backward(ones_like(y)), AutogradError);
 }
 
-TEST_CASE("attention: heads that no kernel of CUDA takes are errors") {
+TEST_CASE("attention: heads that no kernel takes are errors<cuda>") {
   if (missing(kCUDA)) return;
   const Tensor q = zeros({1, 1, 4, 513}, {.device = kCUDA});
   expect_error<NotImplemented>("attention: expected heads of at most 512 features on cuda, got 513",
                                [&] { attention(q, q, q); });
 }
 
-TEST_CASE("attention: layouts and bool masks of the host serve calls on a card") {
+TEST_CASE("attention: layouts and bool masks of the host serve calls on a card<cuda>") {
   if (missing(kCUDA)) return;
   const Tensor q = randn({1, 2, 128, 8}, {.device = kCUDA});
   for (const int64_t n : {4, 128}) {

@@ -229,7 +229,7 @@ TEST_CASE_TEMPLATE("linear attention: values and gradients over several chunks",
   if (!missing(On::device)) check_values(On::device);
 }
 
-TEST_CASE("linear attention: values and gradients on CUDA, without the kernels of sm_90") {
+TEST_CASE("linear attention: values and gradients without the kernels of sm_90<cuda>") {
   if (missing(kCUDA)) return;
   const Environment kernel("SASH_ATTENTION_KERNEL", "mma");
   check_values(kCUDA);

@@ -221,6 +221,21 @@ void check_random_halves(Device device) {
   }
 }
 
+// As many blocks, of all heads of keys, as a card has threads to count their lists. All queries
+// select the last one.
+void check_last_block(Device device) {
+  RandomNumbers random(75);
+  const Sizes s{1, 8, 4, 20, 64 * 64, 64, 64};
+  const Selection last{1, 4, 20, 1, 64, 1, std::vector<int32_t>(4 * 20, 63)};
+  AttentionProblem problem = random_problem(random, s);
+  problem.sees = [&](const MaskIndex& at) { return last.sees(s, at); };
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    if (is_half(dtype)) round_inputs(problem, dtype);
+    expect_near(run_attention(problem, last.mask(device), dtype, device), solve(problem),
+                is_half(dtype) ? limit_of(dtype) : 2e-5);
+  }
+}
+
 struct Long {
   Tensor q, k, v, g;
   Mask mask;
@@ -310,6 +325,9 @@ TEST_CASE_TEMPLATE("selected blocks: halves", On, Cpu, Cuda) {
 }
 TEST_CASE_TEMPLATE("selected blocks: halves of random shapes", On, Cpu, Cuda) {
   if (!missing(On::device)) check_random_halves(On::device);
+}
+TEST_CASE_TEMPLATE("selected blocks: the last of many", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_last_block(On::device);
 }
 TEST_CASE_TEMPLATE("selected blocks: the same bits every time", On, Cpu, Cuda) {
   if (!missing(On::device)) check_bits(On::device);

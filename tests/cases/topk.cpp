@@ -184,6 +184,7 @@ void add_topk(OpTable& table) {
     add_case(table, distinct({2, 9, 3}, heads), 2, -2, indices, kFloats);
     add_case(table, distinct({4, 6}, transposed), 5, 1, indices, kFloats);
     add_case(table, distinct({3, 300}, sliced), 31, -1, indices, kFloats);
+    add_case(table, distinct({300, 3}), 31, 0, indices, kFloats);
     add_case(table, distinct({2, 5}), 0, 1, indices, kFloats);
     add_case(table, distinct({0, 5}), 2, 1, indices, kFloats);
     const double low = -kInfinity;

@@ -119,7 +119,7 @@ TEST_CASE_TEMPLATE("float8: the scale of zeros, infinity, NaN and tiny numbers",
   for (const Float8 format : kFormats) check_scales(On::device, format);
 }
 
-TEST_CASE("float8: casts on a card have the CPU's bits, at the edges of tiles too") {
+TEST_CASE("float8: casts have the CPU's bits, at the edges of tiles too<cuda>") {
   if (missing(kCUDA)) return;
   manual_seed(1);
   for (const Shape& shape : {Shape{16, 16}, Shape{144, 80}, Shape{128, 64}, Shape{400, 208},

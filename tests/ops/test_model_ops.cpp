@@ -241,6 +241,24 @@ void check_normed_heads_arguments(Device device) {
   for (size_t i = 0; i < 3; ++i) CHECK(relative_error(part[i], want[i]) <= 1e-12);
 }
 
+// The gradients of queries, keys and values stay what they are if someone else sees them.
+void check_normed_heads_memory(Device device) {
+  manual_seed(4);
+  const TensorOptions options{.device = device};
+  const Tensor x = randn({2, 37, 8 * 64}, options), weight = rand({64}, options);
+  const Tensor g = randn({2, 4, 37, 64}, options);
+  const auto gradient = [&](bool seen) {
+    const Tensor packed = x.detach().requires_grad_();
+    auto parts = split_normed_heads(packed, {weight, weight}, 4, 2, angles(x, 37, 32));
+    if (seen) {
+      for (Tensor& part : parts) part.retain_grad();
+    }
+    attention(parts[0], parts[1], parts[2], {.mask = AttentionMask::causal()}).backward(g);
+    return packed.grad();
+  };
+  CHECK(all_same(gradient(true), gradient(false)));
+}
+
 // Memory that an attention's packed projection, and its gradient, are turned in.
 void check_rotary_memory(Device device) {
   const TensorOptions options{.device = device};
@@ -311,6 +329,10 @@ TEST_CASE_TEMPLATE("model ops: a projection that nothing else sees is rotated in
 
 TEST_CASE_TEMPLATE("model ops: normed heads", On, Cpu, Cuda) {
   if (!missing(On::device)) check_normed_heads(On::device);
+}
+
+TEST_CASE_TEMPLATE("model ops: normed heads whose gradients others see", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_normed_heads_memory(On::device);
 }
 
 TEST_CASE_TEMPLATE("model ops: normed heads, second derivatives and arguments", On, Cpu, Cuda) {
