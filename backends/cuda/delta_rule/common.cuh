@@ -177,13 +177,39 @@ struct Chain {
   }
 };
 
-/// Calls f(d, m) for each element of 64 columns of a state, each by one thread of the block.
-template <class F>
-__device__ void each_of_columns(const Sizes& s, int column, const F& f) {
+/// Copies 64 columns of a state, or zeros if `from` is null.
+template <class C>
+__device__ void copy_columns(const Sizes& s, int column, const C* from, C* to) {
   for (int i = static_cast<int>(threadIdx.x); i < s.depth * kTile; i += kThreads) {
     const int m = column + i % kTile;
-    if (m < s.width) f(i / kTile, m);
+    const int64_t at = int64_t{i / kTile} * s.width + m;
+    if (m < s.width) to[at] = from ? from[at] : C(0);
   }
+}
+
+/// Lets 64 columns of a state decay over the chunk, and adds sums of features from `first` on.
+template <class T, class C>
+__device__ void add_to_columns(const Chunk<T>& c, int column, int first, const TileSums<C>& sums,
+                               C* state) {
+  const Sizes& s = c.x.sizes;
+  sums.for_each([&](int row, int j, C sum) {
+    const int d = first + row, m = column + j;
+    if (d >= s.depth || m >= s.width) return;
+    C& to = state[int64_t{d} * s.width + m];
+    to = c.b(c.count - 1, d) * to + sum;
+  });
+}
+
+/// Writes value(t, m, sum) to 64 columns of [B, H_v, S, D_v].
+template <class T, class To, class C, class F>
+__device__ void store_rows(const Chunk<T>& c, int column, const TileSums<C>& sums, To* to,
+                           const F& value) {
+  const int width = c.x.sizes.width;
+  sums.for_each([&](int t, int j, C sum) {
+    const int m = column + j;
+    if (t < c.count && m < width) to[(c.token + t) * width + m] = value(t, m, sum);
+  });
+  __syncthreads();
 }
 
 inline int64_t tiles(int64_t extent) { return ceil_div(extent, kTile); }

@@ -96,7 +96,7 @@ void hopper_dstates(const KernelContext& context, const Inputs& x,
                     const Results& to) {
   ChainCall call(x, arrays);
   call.g = tensor_map(g_out, 64);
-  with_gates(x, [&]<bool kFeatures>() {
+  with_gates(call.sizes, [&]<bool kFeatures>() {
     launch_chains<kWidth, kFeatures, dstates_kernel<kWidth, kFeatures>>(context, x, prepared, call,
                                                                         to);
   });

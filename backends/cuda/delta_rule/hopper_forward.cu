@@ -112,7 +112,7 @@ __device__ void form_out(const ChainCall& x, const ChainColumns<kWidth>& at,
       for (int j = 0; j < 8; ++j) {
         const int m = column_in(j, 0);
         if (t >= place.count || at.first + m >= s.width) continue;
-        word_at(to + m, 0) = Operand<Half>::pack(sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]);
+        word_at(to + m, 0) = pack({sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]});
       }
     }
   }
@@ -161,7 +161,7 @@ void hopper_forward(const KernelContext& context, const Inputs& x,
                     View state) {
   ChainCall call(x, arrays);
   call.g = tensor_map(x.q, 64);
-  with_gates(x, [&]<bool kFeatures>() {
+  with_gates(call.sizes, [&]<bool kFeatures>() {
     launch_chains<kWidth, kFeatures, forward_kernel<kWidth, kFeatures>>(
         context, x, prepared, call, state.ptr<float>(), out.ptr<Half>());
   });

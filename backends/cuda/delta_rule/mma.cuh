@@ -122,6 +122,20 @@ __device__ inline int row_in(int e) { return lane() / 4 + e / 2 * 8; }
 __device__ inline int column_in(int n, int e) { return n * 8 + lane() % 4 * 2 + e % 2; }
 
 __device__ inline float2 operator*(float2 a, float2 b) { return {a.x * b.x, a.y * b.y}; }
+__device__ inline float2 operator*(float a, float2 b) { return {a * b.x, a * b.y}; }
+
+/// The two numbers of a row of an accumulator: row lane / 4 + 8 `half`.
+__device__ inline float2 pair_of(const float (&sum)[4], int half) {
+  return {sum[2 * half], sum[2 * half + 1]};
+}
+__device__ inline void scale_pair(float (&sum)[4], int half, float2 by) {
+  sum[2 * half] *= by.x;
+  sum[2 * half + 1] *= by.y;
+}
+__device__ inline void add_pair(float (&sum)[4], int half, float2 x, float2 y) {
+  sum[2 * half] += x.x * y.x;
+  sum[2 * half + 1] += x.y * y.y;
+}
 __device__ inline uint32_t pack(float2 pair) { return Operand<Half>::pack(pair.x, pair.y); }
 __device__ inline float2 unpack(uint32_t pair) {
   return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
@@ -143,8 +157,7 @@ __device__ void store(void* memory, const Sums16& sum, int r, int c, float facto
   for (int n = 0; n < 2; ++n) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      word_at(memory, Layout::word(2 * r + half, 2 * c + n)) =
-          Operand<Half>::pack(factor * sum[n][2 * half], factor * sum[n][2 * half + 1]);
+      word_at(memory, Layout::word(2 * r + half, 2 * c + n)) = pack(factor * pair_of(sum[n], half));
     }
   }
 }
@@ -154,10 +167,7 @@ __device__ inline void scale_columns(uint32_t (&a)[4], const float* factors) {
   const float2 low = *reinterpret_cast<const float2*>(factors + lane() % 4 * 2);
   const float2 high = *reinterpret_cast<const float2*>(factors + 8 + lane() % 4 * 2);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 x = unpack(a[i]), by = i < 2 ? low : high;
-    a[i] = Operand<Half>::pack(x.x * by.x, x.y * by.y);
-  }
+  for (int i = 0; i < 4; ++i) a[i] = pack(unpack(a[i]) * (i < 2 ? low : high));
 }
 
 /// Starts to copy a contiguous array, as one of `kThreadCount` threads.
@@ -329,8 +339,8 @@ void with_width(const Inputs& x, const F& f) {
 
 /// `f<kFeatures>()`: whether there is a decay for each feature.
 template <class F>
-void with_gates(const Inputs& x, const F& f) {
-  if (x.g && x.g->rank() == 4) return f.template operator()<true>();
+void with_gates(const Sizes& x, const F& f) {
+  if (x.gates > 1) return f.template operator()<true>();
   f.template operator()<false>();
 }
 

@@ -60,13 +60,14 @@ __global__ void __launch_bounds__(kChainCount)
 }  // namespace
 
 bool mma_takes(const KernelContext& context, const Inputs& x) {
-  const int64_t most = std::max(x.q.shape[3], x.v.shape[3]);
-  if (x.q.dtype != DType::bfloat16 || most > 128 || x.q.shape[2] < kChunk) return false;
+  if (x.q.dtype != DType::bfloat16 || std::max(x.q.shape[3], x.v.shape[3]) > 128 ||
+      x.q.shape[2] < kChunk) {
+    return false;
+  }
   for (const TensorView* rows : {&x.q, &x.k, &x.v}) {
     if (!rows_of<const Half>(*rows).vectors) return false;
   }
-  const bool features = x.g && x.g->rank() == 4;
-  return shared_memory_limit(context.device) >= gradient_bytes(most <= 64 ? 64 : 128, features);
+  return shared_memory_limit(context.device) >= gradient_bytes(x);
 }
 
 int64_t mma_kept_bytes(const Inputs& x) {

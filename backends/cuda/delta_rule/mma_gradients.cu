@@ -9,6 +9,15 @@
 namespace sash::cuda::delta {
 namespace {
 
+/// Stores the sums of eight columns over the rows of a warp.
+__device__ void store_sum(float2 sum, float* to) {
+  for (int step = 4; step < kWarp; step *= 2) {
+    sum.x += __shfl_xor_sync(~0u, sum.x, step);
+    sum.y += __shfl_xor_sync(~0u, sum.y, step);
+  }
+  if (lane() < 4) reinterpret_cast<float2*>(to)[lane()] = sum;
+}
+
 template <int kWidth, bool kFeatures>
 __global__ void __launch_bounds__(kGradientCount)
     gradient_kernel(const __grid_constant__ Call x, Results to) {
@@ -61,17 +70,19 @@ __global__ void __launch_bounds__(kGradientCount)
   if constexpr (kFeatures) {
     const int d = thread % kWidth;
     float decay = 1;
+    const auto put = [&](int tile, int t) {
+      half_at(shared, tile + RowTile<kWidth>::element(t & ~7, t % 8, d)) = narrow<Half>(decay);
+    };
     if (thread < kWidth) {
 #pragma unroll 16
       for (int t = 0; t < kChunk; ++t) {
-        half_at(shared, M::kDecays + RowTile<kWidth>::element(t & ~7, t % 8, d)) =
-            narrow<Half>(decay *= decay_of(c, t, d));
+        decay *= decay_of(c, t, d);
+        put(M::kDecays, t);
       }
     } else if (thread < 2 * kWidth) {
 #pragma unroll 16
       for (int t = kChunk - 1; t >= 0; --t) {
-        half_at(shared, M::kDecays + M::kTileBytes + RowTile<kWidth>::element(t & ~7, t % 8, d)) =
-            narrow<Half>(decay);
+        put(M::kDecays + M::kTileBytes, t);
         decay *= decay_of(c, t, d);
       }
     }
@@ -108,10 +119,7 @@ __global__ void __launch_bounds__(kGradientCount)
         uint32_t decay[4];
         before.left(decay, r, k);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float2 key = unpack(left[i]), by = unpack(decay[i]);
-          left[i] = Operand<Half>::pack(key.x * by.x, key.y * by.y);
-        }
+        for (int i = 0; i < 4; ++i) left[i] = pack(unpack(left[i]) * unpack(decay[i]));
       }
 #pragma unroll
       for (int j = 0; j < blocks; ++j) {
@@ -149,10 +157,10 @@ __global__ void __launch_bounds__(kGradientCount)
         for (int n = 0; n < 2; ++n) {
           uint32_t& word =
               word_at(shared, M::kV + RowTile<kWidth>::word(2 * r + half, 2 * (first + j) + n));
-          const float2 value = unpack(word);
-          const float low = dr[j][n][2 * half], high = dr[j][n][2 * half + 1];
-          sum += low * (value.x - z[j][n][2 * half]) + high * (value.y - z[j][n][2 * half + 1]);
-          word = Operand<Half>::pack(of_values[t] * low, of_values[t] * high);
+          const float2 value = unpack(word), read = pair_of(z[j][n], half);
+          const float2 own = pair_of(dr[j][n], half);
+          sum += own.x * (value.x - read.x) + own.y * (value.y - read.y);
+          word = pack(of_values[t] * own);
         }
       }
       sum = sum_over_quad(sum);
@@ -235,24 +243,14 @@ __global__ void __launch_bounds__(kGradientCount)
           b.x = b.y = __expf(sums[t]);
           f.x = f.y = __expf(sums[kChunk - 1] - sums[t]);
         }
-        dq[j][n][2 * half] *= x.scale * b.x;
-        dq[j][n][2 * half + 1] *= x.scale * b.y;
-        row[j][n][2 * half] *= minus * b.x;
-        row[j][n][2 * half + 1] *= minus * b.y;
-        column[j][n][2 * half] *= f.x;
-        column[j][n][2 * half + 1] *= f.y;
+        scale_pair(dq[j][n], half, x.scale * b);
+        scale_pair(row[j][n], half, minus * b);
+        scale_pair(column[j][n], half, f);
         sum.x += key.x * column[j][n][2 * half];
         sum.y += key.y * column[j][n][2 * half + 1];
       }
       if constexpr (kFeatures) {
-        for (int step = 4; step < kWarp; step *= 2) {
-          sum.x += __shfl_xor_sync(~0u, sum.x, step);
-          sum.y += __shfl_xor_sync(~0u, sum.y, step);
-        }
-        if (lane() < 4) {
-          const int d = 16 * (first + j) + column_in(n, 0);
-          *reinterpret_cast<float2*>(with_columns + r * kWidth + d) = sum;
-        }
+        store_sum(sum, with_columns + r * kWidth + 16 * (first + j) + 8 * n);
       } else {
         total += sum.x + sum.y;
       }
@@ -273,11 +271,7 @@ __global__ void __launch_bounds__(kGradientCount)
       sum.x += one.x * other.x;
       sum.y += one.y * other.y;
     }
-    for (int step = 4; step < kWarp; step *= 2) {
-      sum.x += __shfl_xor_sync(~0u, sum.x, step);
-      sum.y += __shfl_xor_sync(~0u, sum.y, step);
-    }
-    if (lane() < 4) *reinterpret_cast<float2*>(with_states + 8 * d + 2 * lane()) = sum;
+    store_sum(sum, with_states + 8 * d);
   }
   __syncthreads();
 
@@ -293,12 +287,9 @@ __global__ void __launch_bounds__(kGradientCount)
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
           const int place = RowTile<kWidth>::word(2 * r + half, 2 * (first + j) + n);
-          const float2 key = unpack(word_at(shared, M::kKeys + place));
-          const float2 query = unpack(word_at(shared, M::kQueries + place));
-          dq[j][n][2 * half] += of_self * key.x;
-          dq[j][n][2 * half + 1] += of_self * key.y;
-          column[j][n][2 * half] += of_self * query.x;
-          column[j][n][2 * half + 1] += of_self * query.y;
+          add_pair(dq[j][n], half, {of_self, of_self}, unpack(word_at(shared, M::kKeys + place)));
+          add_pair(column[j][n], half, {of_self, of_self},
+                   unpack(word_at(shared, M::kQueries + place)));
         }
       }
     }
@@ -345,9 +336,8 @@ __global__ void __launch_bounds__(kGradientCount)
         const int place = RowTile<kWidth>::word(2 * r + half, 2 * (first + j) + n);
         const float2 key = unpack(word_at(shared, M::kKeys + place));
         const float2 query = unpack(word_at(shared, M::kQueries + place));
-        const float2 of_q{dq[j][n][2 * half], dq[j][n][2 * half + 1]};
-        const float2 of_row{row[j][n][2 * half], row[j][n][2 * half + 1]};
-        const float2 of_column{column[j][n][2 * half], column[j][n][2 * half + 1]};
+        const float2 of_q = pair_of(dq[j][n], half), of_row = pair_of(row[j][n], half),
+                     of_column = pair_of(column[j][n], half);
         const float2 term{query.x * of_q.x + key.x * (of_row.x - of_column.x),
                           query.y * of_q.y + key.y * (of_row.y - of_column.y)};
         if constexpr (kFeatures) {
@@ -362,8 +352,8 @@ __global__ void __launch_bounds__(kGradientCount)
           *reinterpret_cast<float2*>(to.parts + place_of) = of_q;
           *reinterpret_cast<float2*>(to.parts + to.part_size + place_of) = of_k;
         } else {
-          word_at(to.dq + (key_token + t) * s.depth + d, 0) = Operand<Half>::pack(of_q.x, of_q.y);
-          word_at(to.dk + (key_token + t) * s.depth + d, 0) = Operand<Half>::pack(of_k.x, of_k.y);
+          word_at(to.dq + (key_token + t) * s.depth + d, 0) = pack(of_q);
+          word_at(to.dk + (key_token + t) * s.depth + d, 0) = pack(of_k);
         }
       }
     }
@@ -408,7 +398,7 @@ __global__ void __launch_bounds__(kGradientCount)
     sum.x += one.x;
     sum.y += one.y;
   }
-  word_at(to + 2 * i, 0) = Operand<Half>::pack(sum.x, sum.y);
+  word_at(to + 2 * i, 0) = pack(sum);
 }
 
 }  // namespace
@@ -416,14 +406,10 @@ __global__ void __launch_bounds__(kGradientCount)
 template <int kWidth>
 void run_gradients(const KernelContext& context, const Call& call, const Results& to) {
   const Sizes& s = call.sizes;
-  const int64_t blocks = s.slots * s.value_heads;
-  if (s.gates > 1) {
-    launch<gradient_kernel<kWidth, true>>(context, blocks, kGradientCount,
-                                          GradientShared<kWidth, true>::kBytes, call, to);
-  } else {
-    launch<gradient_kernel<kWidth, false>>(context, blocks, kGradientCount,
-                                           GradientShared<kWidth, false>::kBytes, call, to);
-  }
+  with_gates(s, [&]<bool kFeatures>() {
+    launch<gradient_kernel<kWidth, kFeatures>>(context, s.slots * s.value_heads, kGradientCount,
+                                               GradientShared<kWidth, kFeatures>::kBytes, call, to);
+  });
   if (!to.parts) return;
   const int group = s.value_heads / s.heads;
   const int64_t pairs = to.part_size / group / 2, of_head = int64_t{s.length} * s.depth / 2;
@@ -440,10 +426,13 @@ template void run_gradients<128>(const KernelContext&, const Call&, const Result
 static_assert(GradientShared<64, false>::kBytes >= 2 * MmaStep<64>::kBytes &&
               GradientShared<128, false>::kBytes >= 2 * MmaStep<128>::kBytes);
 
-int gradient_bytes(int width, bool features) {
-  if (width == 64)
-    return features ? GradientShared<64, true>::kBytes : GradientShared<64, false>::kBytes;
-  return features ? GradientShared<128, true>::kBytes : GradientShared<128, false>::kBytes;
+int gradient_bytes(const Inputs& x) {
+  int bytes = 0;
+  with_width(x, [&]<int kWidth>() {
+    with_gates(Sizes(x),
+               [&]<bool kFeatures>() { bytes = GradientShared<kWidth, kFeatures>::kBytes; });
+  });
+  return bytes;
 }
 
 }  // namespace sash::cuda::delta

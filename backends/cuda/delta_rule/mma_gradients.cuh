@@ -34,6 +34,6 @@ template <int kWidth>
 void run_gradients(const KernelContext& context, const Call& call, const Results& to);
 
 /// Bytes of shared memory that `run_gradients` takes, and that suffice for the chains of `mma`.
-int gradient_bytes(int width, bool features);
+int gradient_bytes(const Inputs& x);
 
 }  // namespace sash::cuda::delta

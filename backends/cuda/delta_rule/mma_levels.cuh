@@ -139,13 +139,9 @@ __device__ void add_levels(const Chunk<Half>& c, unsigned char* shared, PartOfRo
         for (int half = 0; half < 2; ++half) {
           const float2 decay =
               unpack(word_at(decays_of, RowTile<kWidth>::word(2 * r + half, 2 * n + m)));
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            const float by = e == 0 ? decay.x : decay.y;
-            dq[j][m][2 * half + e] += by * to_query[m][2 * half + e];
-            row[j][m][2 * half + e] += by * to_row[m][2 * half + e];
-            column[j][m][2 * half + e] += by * to_column[m][2 * half + e];
-          }
+          add_pair(dq[j][m], half, decay, pair_of(to_query[m], half));
+          add_pair(row[j][m], half, decay, pair_of(to_row[m], half));
+          add_pair(column[j][m], half, decay, pair_of(to_column[m], half));
         }
       }
     }

@@ -17,14 +17,11 @@ __global__ void __launch_bounds__(kCount, kFeatures ? 2 : 3)
 
 template <int kWidth>
 void prepare(const KernelContext& context, const Call& call) {
-  const int64_t blocks = call.sizes.slots * call.sizes.value_heads;
-  if (call.sizes.gates > 1) {
-    launch<prepare_kernel<kWidth, true>>(context, blocks, kCount,
-                                         PrepareShared<kWidth, true>::kBytes, call);
-  } else {
-    launch<prepare_kernel<kWidth, false>>(context, blocks, kCount,
-                                          PrepareShared<kWidth, false>::kBytes, call);
-  }
+  with_gates(call.sizes, [&]<bool kFeatures>() {
+    launch<prepare_kernel<kWidth, kFeatures>>(context, call.sizes.slots * call.sizes.value_heads,
+                                              kCount, PrepareShared<kWidth, kFeatures>::kBytes,
+                                              call);
+  });
 }
 
 template void prepare<64>(const KernelContext&, const Call&);

@@ -76,10 +76,8 @@ __device__ void write_panel(Half* to, const unsigned char* tile, const F& factor
     const int row = i / (8 * across) * 8 + i % 8, chunk = i / 8 % across;
     auto eight = *reinterpret_cast<const uint4*>(tile + X::offset(row, chunk));
     const float by = factor(row);
-    for (uint32_t* word : {&eight.x, &eight.y, &eight.z, &eight.w}) {
-      const float2 pair = unpack(*word);
-      *word = Operand<Half>::pack(pair.x * by, pair.y * by);
-    }
+    for (uint32_t* word : {&eight.x, &eight.y, &eight.z, &eight.w})
+      *word = pack(by * unpack(*word));
     reinterpret_cast<uint4*>(to)[i] = eight;
   }
 }

@@ -37,18 +37,6 @@ struct Results {
   C *dg, *dbeta, *dinitial;
 };
 
-/// Writes value(t, m, sum) to 64 columns of [B, H_v, S, D_v].
-template <class T, class To, class C, class F>
-__device__ void store_rows(const Chunk<T>& c, int column, const TileSums<C>& sums, To* to,
-                           const F& value) {
-  const int width = c.x.sizes.width;
-  sums.for_each([&](int t, int j, C sum) {
-    const int m = column + j;
-    if (t < c.count && m < width) to[(c.token + t) * width + m] = value(t, m, sum);
-  });
-  __syncthreads();
-}
-
 /// y and u: a block for each tile of columns of each chunk of each value head.
 template <class T, class C = compute_t<T>>
 __global__ void __launch_bounds__(kThreads) value_kernel(Operands<T> x, const C* states) {
@@ -77,18 +65,12 @@ __global__ void __launch_bounds__(kThreads) chain_kernel(Operands<T> x, Results<
   const Chain chain(s);
   const int column = chain.column;
   C *const now = to.dinitial + chain.state, *const r = x.scratch.r;
-  each_of_columns(s, column, [&](int d, int m) {
-    const int64_t at = int64_t{d} * s.width + m;
-    now[at] = to.g_state ? to.g_state[chain.state + at] : C(0);
-  });
+  copy_columns<C>(s, column, to.g_state ? to.g_state + chain.state : nullptr, now);
   for (int chunk = s.chunks_of(chain.text) - 1; chunk >= 0; --chunk) {
     const Place at = s.place(chain.text, chunk);
     const Chunk<T> c(x, at, chain.head);
     __syncthreads();
-    each_of_columns(s, column, [&](int d, int m) {
-      const int64_t i = int64_t{d} * s.width + m;
-      x.scratch.dstates[c.state + i] = now[i];
-    });
+    copy_columns<C>(s, column, now, x.scratch.dstates + c.state);
     const auto g_of = [&](int t, int j) { return to.of_out(c, at, t, column + j); };
     const auto r_of = [&](int t, int j) { return c.row(r, t, column + j); };
     TileSums<C> du;
@@ -119,12 +101,7 @@ __global__ void __launch_bounds__(kThreads) chain_kernel(Operands<T> x, Results<
             [&](int d, int t) { return -c.beta(t) * c.key(t, first + d) * c.b(t, first + d); },
             false, r_of, false);
       }
-      added.for_each([&](int row, int j, C sum) {
-        const int d = first + row, m = column + j;
-        if (d >= s.depth || m >= s.width) return;
-        const int64_t i = int64_t{d} * s.width + m;
-        now[i] = c.b(c.count - 1, d) * now[i] + sum;
-      });
+      add_to_columns(c, column, first, added, now);
     }
   }
 }

@@ -14,59 +14,37 @@ __global__ void __launch_bounds__(kThreads)
   const Chain chain(s);
   const int column = chain.column;
   C* const now = state + chain.state;
-  each_of_columns(s, column, [&](int d, int m) {
-    const int64_t at = int64_t{d} * s.width + m;
-    now[at] = x.initial ? x.initial[chain.state + at] : C(0);
-  });
+  copy_columns<C>(s, column, x.initial ? x.initial + chain.state : nullptr, now);
   const int chunks = s.chunks_of(chain.text);
   for (int chunk = 0; chunk < chunks; ++chunk) {
     const Chunk<T> c(x, s.place(chain.text, chunk), chain.head);
     __syncthreads();
-    if (states) {
-      each_of_columns(s, column, [&](int d, int m) {
-        const int64_t at = int64_t{d} * s.width + m;
-        states[c.state + at] = now[at];
-      });
-    }
+    if (states) copy_columns<C>(s, column, now, states + c.state);
     const auto state_of = [&](int d, int j) { return state_at<C>(now, s, d, column + j); };
     const auto u_of = [&](int t, int j) { return c.u(t, column + j); };
-    const auto store = [&](const TileSums<C>& sums, const auto& value) {
-      sums.for_each([&](int t, int j, C sum) {
-        if (t >= c.count || column + j >= s.width) return;
-        const int64_t at = (c.token + t) * s.width + column + j;
-        value(at, t, column + j, sum);
-      });
-      __syncthreads();
-    };
     if (x.beta) {
       TileSums<C> read;  // S' (b k)
       read.add(
           0, s.depth, [&](int t, int d) { return c.key(t, d) * c.b(t, d); }, true, state_of, false);
-      store(read, [&](int64_t at, int t, int m, C sum) {
-        x.scratch.u[at] = c.beta(t) * (c.value(t, m) - sum);
-      });
+      store_rows(c, column, read, x.scratch.u,
+                 [&](int t, int m, C sum) { return c.beta(t) * (c.value(t, m) - sum); });
       TileSums<C> solved;
       solved.add(
           0, c.count, [&](int t, int i) { return c.of(x.scratch.n, t, i); }, true, u_of, false);
-      store(solved, [&](int64_t at, int, int, C sum) { x.scratch.u[at] = sum; });
+      store_rows(c, column, solved, x.scratch.u, [](int, int, C sum) { return sum; });
     }
     TileSums<C> result;
     result.add(
         0, s.depth, [&](int t, int d) { return c.query(t, d) * c.b(t, d); }, true, state_of, false);
     result.add(
         0, c.count, [&](int t, int i) { return c.of(x.scratch.p, t, i); }, true, u_of, false);
-    store(result, [&](int64_t at, int, int, C sum) { out[at] = narrow<T>(sum); });
+    store_rows(c, column, result, out, [](int, int, C sum) { return narrow<T>(sum); });
     for (int first = 0; first < s.depth; first += kTile) {
       TileSums<C> added;
       added.add(
           0, c.count, [&](int d, int t) { return c.key(t, first + d) * c.f(t, first + d); }, false,
           u_of, false);
-      added.for_each([&](int row, int j, C sum) {
-        const int d = first + row, m = column + j;
-        if (d >= s.depth || m >= s.width) return;
-        const int64_t at = int64_t{d} * s.width + m;
-        now[at] = c.b(c.count - 1, d) * now[at] + sum;
-      });
+      add_to_columns(c, column, first, added, now);
     }
   }
 }
