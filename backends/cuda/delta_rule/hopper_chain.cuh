@@ -101,20 +101,26 @@ __device__ void multiply_by_columns(float (&sum)[n], const uint32_t (&left)[16],
   }
 }
 
-/// Stores a left operand [64][4 n] to a panel in shared memory, for products and copies that other
-/// warps start.
+/// This lane's row of the first four matrices of a panel [64][kDepth] in shared memory.
+template <int kDepth>
+__device__ uint32_t left_row(const void* panel) {
+  const int from = lane() / 8;
+  return shared_address(panel) +
+         static_cast<uint32_t>(Panel<kDepth>::matrix(warp() % 4 * 2 + from % 2, from / 2) +
+                               lane() % 8 * 16);
+}
+/// Stores columns [16 k, 16 k + 16) of a left operand to such a panel.
+template <int n>
+__device__ void store_left_16(uint32_t row, const uint32_t (&left)[n], int k) {
+  const uint32_t* const x = left + 4 * k;
+  hopper::store_matrices<false>(row + static_cast<uint32_t>(k * 256), x[0], x[1], x[2], x[3]);
+}
+/// Stores all of it, for products and copies that other warps start.
 template <int n>
 __device__ void share_left(unsigned char* to, const uint32_t (&left)[n]) {
-  const int from = lane() / 8;
-  const uint32_t row =
-      shared_address(to) +
-      static_cast<uint32_t>(Panel<4 * n>::matrix(warp() % 4 * 2 + from % 2, from / 2) +
-                            lane() % 8 * 16);
+  const uint32_t row = left_row<4 * n>(to);
 #pragma unroll
-  for (int k = 0; k < n / 4; ++k) {
-    const uint32_t* const x = left + 4 * k;
-    hopper::store_matrices<false>(row + static_cast<uint32_t>(k * 256), x[0], x[1], x[2], x[3]);
-  }
+  for (int k = 0; k < n / 4; ++k) store_left_16(row, left, k);
   hopper::fence_proxy_async();
 }
 

@@ -7,31 +7,57 @@
 namespace sash::cuda::delta {
 namespace {
 
-/// S' and u' from chunk to chunk.
+/// S' and u' from chunk to chunk. Between two batches of products there is only what the second one
+/// needs. Each group of four words of a left operand is stored behind its product. What a batch
+/// reads besides is loaded while the one before it runs.
 template <int kWidth, bool kFeatures>
 __device__ void walk_states(const ChainCall& x, const ChainColumns<kWidth>& at,
                             ChainShared<kWidth>& shared, float* state) {
   float s[kWidth / 2];
+  uint32_t own[16];  // of U'
   begin_state(s, at, x.sizes, x.initial);
+  int stage = 0, phase = 0;
+  const auto begin = [&](int step) {
+    if (step >= at.chunks) return;
+    shared.full[stage].wait(phase);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      own[i] = word_at(shared.stage[stage].v, Panel<kChunk>::word(warp() % 4 * 2 + i % 2, i / 2));
+    }
+  };
+  begin(0);
+  const uint32_t state_row = left_row<kWidth>(shared.state),
+                 corrected_row = left_row<kChunk>(shared.corrected);
 #pragma unroll 1
   for (int step = 0; step < at.chunks; ++step) {
-    auto& from = shared.stage[step % kSteps];
-    shared.full[step % kSteps].wait(step / kSteps % 2);
+    auto& from = shared.stage[stage];
+    auto& empty = shared.empty[stage];
+    const Matrix<kWidth> w(from.w);
+    const Matrix<kWidth, !kFeatures> f(from.f);
+    stage = stage + 1 < kSteps ? stage + 1 : 0;
+    phase ^= stage == 0 ? 1 : 0;
     uint32_t left[kWidth / 4];
     hopper::pack<Half>(left, s);
     scale_sums(s, from.factors);
     float u[32];
     hopper::warpgroup_arrive();
-    multiply_by_rows(u, left, Matrix<kWidth>(from.w));
-    hopper::warpgroup_commit();
-    uint32_t own[16];
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      own[i] = word_at(from.v, Panel<kChunk>::word(warp() % 4 * 2 + i % 2, i / 2));
+    for (int k = 0; k < kWidth / 16; ++k) {
+      hopper::detail::multiply_16<false>(kHalf, u, left + 4 * k, w.rows(k), k > 0);
+      store_left_16(state_row, left, k);
     }
-    shared.state_free.wait((step + 1) % 2);
-    share_left(shared.state, left);
+    hopper::warpgroup_commit();
+    hopper::fence_proxy_async();
     shared.state_full.arrive_as_one();
+    float2 decays[8];
+    if constexpr (!kFeatures) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        decays[j] =
+            *reinterpret_cast<const float2*>(from.factors + kWidth + 8 * j + lane() % 4 * 2);
+      }
+    }
+    shared.u_free.wait((step + 1) % 2);
     hopper::warpgroup_wait<0>();
     hopper::fence_operand(u);
 #pragma unroll
@@ -42,18 +68,25 @@ __device__ void walk_states(const ChainCall& x, const ChainColumns<kWidth>& at,
     }
     uint32_t corrected[16], decayed[16];
     hopper::pack<Half>(corrected, u);
-    if constexpr (!kFeatures) scale_sums(u, from.factors + kWidth);
-    hopper::pack<Half>(decayed, u);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      decayed[i] = kFeatures ? corrected[i] : pack(decays[i / 2] * float2{u[2 * i], u[2 * i + 1]});
+    }
     hopper::fence_operand(s);
     hopper::warpgroup_arrive();
-    multiply_by_columns<true>(s, decayed, Matrix<kWidth, !kFeatures>(from.f));
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      hopper::detail::multiply_16<true>(kHalf, s, decayed + 4 * k, f.columns(k), true);
+      store_left_16(corrected_row, corrected, k);
+    }
     hopper::warpgroup_commit();
-    shared.u_free.wait((step + 1) % 2);
-    share_left(shared.corrected, corrected);
+    hopper::fence_proxy_async();
     shared.u_full.arrive_as_one();
+    shared.state_free.wait(step % 2);
+    begin(step + 1);
     hopper::warpgroup_wait<0>();
     hopper::fence_operand(s);
-    shared.empty[step % kSteps].arrive_as_one();
+    empty.arrive_as_one();
   }
   write_state(s, at, x.sizes, state);
 }
