@@ -168,10 +168,12 @@ void check_halves(Device device) {
   RandomNumbers random(72);
   const std::vector<Sizes> all{{1, 32, 2, 150, 150, 64, 64}, {2, 16, 1, 70, 333, 128, 128},
                                {1, 8, 1, 90, 200, 64, 64},   {1, 4, 4, 100, 130, 128, 128},
-                               {1, 16, 1, 40, 100, 80, 64},  {1, 64, 4, 33, 65, 64, 64}};
+                               {1, 16, 1, 40, 100, 80, 64},  {1, 64, 4, 33, 65, 64, 64},
+                               {1, 4, 2, 700, 1300, 64, 64}, {1, 2, 2, 700, 1300, 128, 128}};
   for (const Sizes& s : all) {
-    for (const int64_t block : {64, 16, 128}) {
-      if (short_tests() && block != 64) continue;
+    for (const int64_t block : {64, 16, 128, 520}) {
+      if (short_tests() && block != 64 && block != 520) continue;
+      if ((s.keys > 1000) != (block == 520)) continue;
       for (const DType dtype : {DType::bfloat16, DType::float16}) {
         const Selection x =
             random_selection(random, s, block, 1 + below(random, 5),
@@ -207,7 +209,7 @@ void check_random_halves(Device device) {
                   depth,
                   depth};
     const Selection x =
-        random_selection(random, s, one_of({16, 64, 128, 256}), 1 + below(random, 8),
+        random_selection(random, s, one_of({16, 64, 128, 160, 256}), 1 + below(random, 8),
                          random.below(2) == 0 ? s.key_heads : s.heads, 1 + below(random, 2));
     const DType half = random.below(4) == 0 ? DType::float16 : DType::bfloat16;
     AttentionProblem problem = random_problem(random, s);
@@ -249,20 +251,20 @@ struct Long {
   }
 };
 
-Long long_call(Device device, DType dtype, int64_t length) {
+Long long_call(Device device, DType dtype, int64_t length, int64_t block, int64_t index_heads) {
   RandomNumbers random(73);
   const Sizes s{1, 32, 2, length, length, 64, 64};
   const TensorOptions options{.dtype = dtype, .device = device};
   manual_seed(5);
   return {randn({1, 32, length, 64}, options), randn({1, 2, length, 64}, options),
           randn({1, 2, length, 64}, options), randn({1, 32, length, 64}, options),
-          random_selection(random, s, 64, 8, 2).mask(device) & Mask::causal()};
+          random_selection(random, s, block, 8, index_heads).mask(device) & Mask::causal()};
 }
 
 void check_bits(Device device) {
   const int threads = num_threads();
-  for (const DType dtype : {DType::float32, DType::bfloat16}) {
-    const Long call = long_call(device, dtype, 700);
+  const auto check = [&](DType dtype, int64_t block, int64_t index_heads) {
+    const Long call = long_call(device, dtype, 700, block, index_heads);
     const std::vector<Tensor> first = call.run();
     for (int repeat = 0; repeat < (short_tests() ? 3 : device.is_cpu() ? 20 : 1000); ++repeat) {
       set_num_threads(1 + repeat % 3);
@@ -270,6 +272,35 @@ void check_bits(Device device) {
       for (size_t i = 0; i < first.size(); ++i) REQUIRE(all_same(first[i], next[i]));
     }
     set_num_threads(threads);
+  };
+  check(DType::float32, 64, 2);
+  check(DType::bfloat16, 64, 2);
+  check(DType::bfloat16, 64, 32);
+  check(DType::bfloat16, 192, 32);
+}
+
+// All queries select one block.
+void check_one_block(Device device) {
+  for (const int64_t depth : {64, 128}) {
+    const TensorOptions options{.dtype = DType::bfloat16, .device = device};
+    const Tensor q = randn({1, 4, 700, depth}, options), g = randn({1, 4, 700, depth}, options),
+                 k = randn({1, 2, 900, depth}, options), v = randn({1, 2, 900, depth}, options);
+    const Tensor index = full({1, 4, 700, 1}, 1, {.dtype = DType::int32, .device = device});
+    const auto run = [&](const Tensor& keys, const Tensor& values, const AttentionMask& mask) {
+      const Tensor x[] = {q.detach().requires_grad_(), keys.detach().requires_grad_(),
+                          values.detach().requires_grad_()};
+      const Tensor out = attention(x[0], x[1], x[2], {.mask = mask});
+      out.backward(g);
+      return std::vector{out, x[0].grad(), x[1].grad(), x[2].grad()};
+    };
+    const std::vector<Tensor> found = run(k, v, Mask::selected(index, 300));
+    const std::vector<Tensor> expected =
+        run(k.narrow(2, 300, 300), v.narrow(2, 300, 300), {});
+    for (size_t i = 0; i < 4; ++i) {
+      const Tensor own = i < 2 ? found[i] : found[i].narrow(2, 300, 300);
+      CHECK(allclose(own, expected[i], {0.02, 0.004}));
+      if (i >= 2) CHECK(found[i].narrow(2, 600, 300).abs().sum().item<double>() == 0);
+    }
   }
 }
 
@@ -301,10 +332,12 @@ void check_nothing(Device device) {
     const TensorOptions options{.dtype = dtype, .device = device, .requires_grad = true};
     const Tensor q = randn({1, 16, 9, 64}, options), k = randn({1, 1, 70, 64}, options),
                  v = randn({1, 1, 70, 64}, options);
-    for (const int64_t width : {0, 2}) {
-      const Tensor none = full({1, 1, 9, width}, -1, {.dtype = DType::int32, .device = device});
+    for (const Shape& shape :
+         {Shape{1, 1, 9, 0}, Shape{1, 1, 9, 2}, Shape{1, 16, 9, 2}, Shape{1, 16, 9, 4}}) {
+      const Tensor none = full(shape, -1, {.dtype = DType::int32, .device = device});
+      const int64_t block = shape[3] == 4 ? 256 : 64;
       const AttentionWithLse y =
-          attention_with_lse(q, k, v, {.mask = Mask::selected(none, 64) & Mask::causal()});
+          attention_with_lse(q, k, v, {.mask = Mask::selected(none, block) & Mask::causal()});
       const std::vector<Tensor> gradients = grad({y.out}, {q, k, v}, {ones_like(y.out)});
       CHECK(y.out.to(DType::float64).abs().sum().item<double>() == 0);
       for (const Tensor& x : gradients) {
@@ -331,6 +364,9 @@ TEST_CASE_TEMPLATE("selected blocks: the last of many", On, Cpu, Cuda) {
 }
 TEST_CASE_TEMPLATE("selected blocks: the same bits every time", On, Cpu, Cuda) {
   if (!missing(On::device)) check_bits(On::device);
+}
+TEST_CASE_TEMPLATE("selected blocks: one block for all queries", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_one_block(On::device);
 }
 TEST_CASE_TEMPLATE("selected blocks: the index is data", On, Cpu, Cuda) {
   if (!missing(On::device)) check_data(On::device);

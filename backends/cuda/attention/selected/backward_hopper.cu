@@ -16,11 +16,9 @@ namespace sash::cuda::selected {
 namespace {
 
 using hopper::Barrier;
-using hopper::Tile;
 
+constexpr int kKeys = 64;  // of a block of threads
 constexpr int kRows = 64;  // of a tile
-// Of the shares of a segment, of several heads of the index and of a part of one.
-constexpr int64_t kUsualBytes = int64_t{512} << 20, kMostBytes = int64_t{2} << 30;
 
 /// An element of a list.
 struct Listed {
@@ -39,7 +37,6 @@ struct KeyMemory {
   static_assert(kStages % kGroups == 0 && kStages % kProducers == 0);
   using Keys = Tile<T, depth, kKeys>;
   using Rows = Tile<T, depth, kRows>;
-  using Square = Tile<T, kKeys, kRows>;
 
   Keys k, v;
   union {
@@ -48,7 +45,7 @@ struct KeyMemory {
     } stage[kStages];
     float sums[2][kKeys][depth];
   };
-  Square ds[kGroups][2];
+  Square<T> ds[kGroups][2];
   RowStats stats[kStages][kRows];
   KeyRange range[kStages][kRows];
   int share[kStages][kRows];  ///< the number of the row's share, -1 if there is none
@@ -58,59 +55,12 @@ struct KeyMemory {
   Barrier keys_there;
 };
 
-/// Which keys and which rows a block of threads has: work `number` of a grid of
-/// [chunks][calls of a list][parts of a block of 64 keys].
-struct KeyWork {
-  int b, key_head, part, first, past;  ///< keys [first, past)
-  int call, calls;
-  int64_t from;  ///< in the list
-  int count = 0;
-  int64_t sums;            ///< the number of its sums
-  bool continues = false;  ///< whether an earlier segment has added to the sums
-
-  __device__ KeyWork(const Dims& dims, const Lists& lists, const Segment& segment, int number) {
-    const int parts = key_parts(dims);
-    const int batches = dims.batches / dims.index_batches, heads = dims.key_heads / lists.heads;
-    calls = batches * heads;
-    part = number % parts;
-    call = number / parts % calls;
-    const int chunk = number / parts / calls + lists.chunk[segment.first_list];
-    if (chunk >= lists.chunk[segment.past_list]) return;
-    const int list = lists.list_of(chunk);
-    const int block = list % dims.blocks, head = list / dims.blocks % lists.heads;
-    b = list / dims.blocks / lists.heads * batches + call / heads;
-    key_head = head * heads + call % heads;
-    first = block * dims.block + part * kKeys;
-    past = min(min(first + kKeys, (block + 1) * dims.block), dims.keys);
-    if (first >= past) return;
-    sums = (static_cast<int64_t>(chunk) * calls + call) * parts + part;
-    const int begin = lists.start[list] + (chunk - lists.chunk[list]) * kChunk;
-    const int end = min(begin + kChunk, lists.start[list + 1]);
-    from = first_of(lists, begin, end, segment.first);
-    count = first_of(lists, begin, end, segment.past) - static_cast<int>(from);
-    continues = from > begin;
-  }
-
- private:
-  /// The first place in [begin, end), which is not empty, whose row is at least `row`.
-  __device__ static int first_of(const Lists& lists, int begin, int end, int64_t row) {
-    if (lists.rows[end - 1] < row) return end;
-    if (lists.rows[begin] >= row) return begin;
-    while (end - begin > 1) {  // rows[begin] < row <= rows[end - 1]
-      const int middle = (begin + end) / 2;
-      (lists.rows[middle] < row ? begin : end) = middle;
-    }
-    return end;
-  }
-};
-
 template <class T, int depth>
 class KeyTile {
  public:
   using Memory = KeyMemory<T, depth>;
   using Keys = typename Memory::Keys;
   using Rows = typename Memory::Rows;
-  using Square = typename Memory::Square;
   using State = typename decltype(Memory::ring)::State;
   static constexpr int kGroups = Memory::kGroups;
   static constexpr int kSums = 1, kSquare = 2;  // named barriers: one, and one for each group
@@ -119,10 +69,7 @@ class KeyTile {
       : memory_(memory),
         x_(x),
         work_(work),
-        whole_(x.dims.has_whole_queries()),
-        one_part_(x.dims.parts == 1),
-        shift_(x.dims.packed > 1 ? __ffs(x.dims.group) - 1 : 4),
-        tiles_(((work.count * x.dims.parts << shift_) + kRows - 1) / kRows) {}
+        tiles_((work.count * x.dims.group + kRows - 1) / kRows) {}
 
   /// All threads: sets the barriers, copies keys, and reads the list.
   __device__ void start(const Lists& lists, const Segment& segment) {
@@ -139,17 +86,10 @@ class KeyTile {
     // Units of the key head, as the index numbers them.
     const Dims& dims = x_.dims;
     const int units = dims.units_of_key_head(), per_list = dims.index_heads / lists.heads;
-    const int block = work_.first / dims.block, parts = key_parts(dims);
     for (int i = thread; i < work_.count; i += Memory::kThreads) {
-      const int64_t row = lists.rows[work_.from + i];
-      const int head = static_cast<int>(row / dims.rows % dims.index_heads);
-      int entry = 0;
-      while (dims.index[row * dims.entries + entry] != block) ++entry;
-      const auto share =
-          (((row - segment.first) * work_.calls + work_.call) * dims.entries + entry) * parts +
-          work_.part;
-      memory_.listed[i] = {work_.key_head * units + head % per_list,
-                           static_cast<int>(row % dims.rows), static_cast<int>(share)};
+      const Selector of = lists.selectors[work_.from + i];
+      memory_.listed[i] = {work_.key_head * units + of.row / dims.rows % per_list,
+                           of.row % dims.rows, work_.result(dims, segment, of)};
     }
     __syncthreads();
   }
@@ -183,17 +123,11 @@ class KeyTile {
       const bool partial = __any_sync(~0u, hides);
       if (lane() == 0) memory_.partial[stage] = partial;
       auto& tiles = memory_.stage[stage];
-      if (!whole_) {
-        copy(tiles.q, x_.q, tile);
-        copy(tiles.g, x_.g, tile);
-        mma::wait_for_copies();
-        hopper::fence_proxy_async();
-      }
       // All lanes arrive, here and in `consume`: compute-sanitizer does not see that __syncwarp
       // orders the accesses of other lanes.
       const bool chosen = hopper::elect_one();
-      memory_.ring.full[stage].arrive(!whole_ || !chosen);
-      if (!chosen || !whole_) continue;
+      memory_.ring.full[stage].arrive(!chosen);
+      if (!chosen) continue;
       Barrier& full = memory_.ring.commit(state);
       for (int piece = 0; piece < kRows / 16; ++piece) {
         const int2 at = place(part_of(tile, 16 * piece));  // query -1 is outside of the tensor
@@ -247,7 +181,10 @@ class KeyTile {
       uint32_t weights[kRows / 4], gradients[kRows / 4];
       hopper::pack<T>(weights, p);
       hopper::pack<T>(gradients, ds);
-      if (partial) hide(weights, gradients, memory_.range[stage]);
+      if (partial) {
+        hide(weights, memory_.range[stage], work_.first, work_.past);
+        hide(gradients, memory_.range[stage], work_.first, work_.past);
+      }
       store_square(memory_.ds[group][turn], gradients);
       hopper::fence_proxy_async();
       hopper::barrier_sync(kSquare + group, 128);
@@ -261,12 +198,16 @@ class KeyTile {
       for (int slab = 0; slab < Keys::kSlabs; ++slab) {
         float dq[32];
         hopper::warpgroup_arrive();
-        hopper::multiply_add<Square, Square, false>(dq, squares.ahead(turn, Square::kBytes),
-                                                    keys + slab * Keys::kSlabBytes);
+        hopper::multiply_add<Square<T>, Square<T>, false>(
+            dq, squares.ahead(turn, Square<T>::kBytes), keys + slab * Keys::kSlabBytes);
         hopper::warpgroup_commit();
         hopper::warpgroup_wait<0>();
         hopper::fence_operand(dq);
-        write_shares(shares + 64 * slab, memory_.share[stage], dq, scale);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int share = memory_.share[stage][hopper::row_of(half)];
+          if (share >= 0) write_part(shares + share * int64_t{depth} + 64 * slab, dq, half, scale);
+        }
       }
       hopper::fence_operand(dv);
       hopper::fence_operand(dk);
@@ -312,82 +253,19 @@ class KeyTile {
 
   /// Of row i of a tile: which element of the list, and which row of its group.
   __device__ int2 part_of(int tile, int i) const {
-    const int row = kRows * tile + i;
-    if (one_part_) return {row >> shift_, i & ((1 << shift_) - 1)};
-    return {row / 16 / x_.dims.parts, row / 16 % x_.dims.parts * 16 + i % 16};
+    const int piece = (kRows * tile + i) / 16, parts = x_.dims.parts;
+    return parts == 1 ? int2{piece, i % 16} : int2{piece / parts, piece % parts * 16 + i % 16};
   }
   /// Query and head of such a row; query -1 if there is none.
   __device__ int2 place(int2 part) const {
     if (part.x >= work_.count) return {-1, 0};
     const Listed& of = memory_.listed[part.x];
-    if (whole_) return {of.row, of.unit * x_.dims.heads_per + part.y};
-    return x_.dims.place(of.unit, of.row, part.y);
-  }
-
-  /// A producer warp: copies the rows of a tile.
-  __device__ void copy(Rows& tile, const sash::cuda::Rows<const T>& from, int number) const {
-    constexpr int chunks = depth / 8;
-    for (int i = lane(); i < kRows * chunks; i += 32) {
-      const int2 at = place(part_of(number, i / chunks));
-      const T* const row = from.data + work_.b * from.batch + at.y * from.head + at.x * from.row;
-      mma::copy_async(chunk_address(tile, i / chunks, i % chunks),
-                      at.x >= 0 ? row + i % chunks * 8 : from.data, at.x >= 0);
-    }
-  }
-
-  /// Sets packed P and dS to 0 where ranges or the end of the block hide keys.
-  __device__ void hide(uint32_t (&weights)[kRows / 4], uint32_t (&gradients)[kRows / 4],
-                       const KeyRange (&ranges)[kRows]) const {
-#pragma unroll
-    for (int i = 0; i < kRows / 4; ++i) {
-      const int key = work_.first + warp() % 4 * 16 + lane() / 4 + i % 2 * 8;
-      const auto sees = [&](int e) {
-        const KeyRange range = ranges[fragments::column_of(i / 2, e)];
-        return range.first <= key && key < min(range.past, work_.past);
-      };
-      const uint32_t seen = (sees(0) ? 0xFFFFu : 0) | (sees(1) ? 0xFFFF0000u : 0);
-      weights[i] &= seen;
-      gradients[i] &= seen;
-    }
-  }
-
-  /// Stores packed accumulators [keys][rows] to a tile [rows][keys].
-  static __device__ void store_square(const Square& square, const uint32_t (&words)[kRows / 4]) {
-    const int matrix = lane() / 8, row = matrix / 2 * 8 + lane() % 8;
-    const uint32_t to = chunk_address(square, row, warp() % 4 * 2 + matrix % 2);
-#pragma unroll
-    for (int j = 0; j < kRows / 16; ++j) {
-      hopper::store_matrices<true>(to + static_cast<uint32_t>(j * 16 * Square::kRowBytes),
-                                   words[4 * j], words[4 * j + 1], words[4 * j + 2],
-                                   words[4 * j + 3]);
-    }
-  }
-
-  /// Writes scale dq, the shares of a tile, in the order of accumulators: 4 j + t is the number of
-  /// the 8 elements that lane t of a row has of columns [32 j, 32 j + 32).
-  __device__ void write_shares(T* shares, const int (&numbers)[kRows], const float (&dq)[32],
-                               float scale) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int number = numbers[warp() % 4 * 16 + lane() / 4 + 8 * half];
-      if (number < 0) continue;
-      auto* const to = reinterpret_cast<uint4*>(shares) + number * int64_t{depth / 8};
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const auto word = [&](int i) {
-          const float* const pair = dq + 4 * (4 * j + i) + 2 * half;
-          return mma::Operand<T>::pack(scale * pair[0], scale * pair[1]);
-        };
-        __stcs(to + 4 * j + lane() % 4, make_uint4(word(0), word(1), word(2), word(3)));
-      }
-    }
+    return {of.row, of.unit * x_.dims.heads_per + part.y};
   }
 
   Memory& memory_;
   const Backward<T>& x_;
   const KeyWork& work_;
-  const bool whole_, one_part_;
-  const int shift_;  ///< rows of q in a group, if packed
   const int tiles_;
 };
 
@@ -398,7 +276,7 @@ __global__ void __launch_bounds__(KeyMemory<T, depth>::kThreads, 1)
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char shared[];
   using Memory = KeyMemory<T, depth>;
-  const KeyWork work(x.dims, lists, segment, static_cast<int>(blockIdx.x));
+  const KeyWork work(x.dims, lists, segment, kKeys, static_cast<int>(blockIdx.x));
   if (work.count == 0) return;
   KeyTile<T, depth> tile(*reinterpret_cast<Memory*>(shared), x, work);
   tile.start(lists, segment);
@@ -417,38 +295,34 @@ __global__ void __launch_bounds__(KeyMemory<T, depth>::kThreads, 1)
 template <class T>
 void backward_gradients(const KernelContext& context, const Backward<T>& call) {
   const Dims& dims = call.dims;
-  const ListMemory memory(context, dims);
+  const int64_t parts = key_parts(dims), calls = dims.calls();
+  const int64_t elements =
+      int64_t{dims.index_batches} * dims.index_heads * dims.rows * dims.entries;
+  const bool whole = dims.has_whole_queries();
+  // Blocks of threads that gather have long chunks, because they write the sums of more keys.
+  const ListMemory memory(
+      context, dims, whole ? kChunk : std::max<int64_t>(elements * calls * parts / 2048, kChunk));
   const Lists& lists = memory.lists();
-  const int64_t parts = key_parts(dims);
-  const int heads = dims.key_heads / lists.heads;
-  const int calls = dims.batches / dims.index_batches * heads;
-  // A segment is some heads of the index, or a part of them if the shares of a head do not fit.
-  const int64_t entries = int64_t{calls} * dims.entries * parts * dims.group, rows = dims.rows;
-  const int64_t all_rows = int64_t{dims.index_batches} * dims.index_heads * rows;
-  const int64_t row_bytes = 2 * entries * dims.depth;
-  const int64_t usual_rows = std::max<int64_t>(1, kUsualBytes / (rows * row_bytes)) * rows;
-  const int64_t most_rows = std::max<int64_t>(1, kMostBytes / row_bytes);
-  const int64_t step = std::min({all_rows, usual_rows, most_rows});
-  const int64_t rows_of_lists = dims.index_heads / lists.heads * rows;
-  const int64_t most_chunks = dims.blocks + rows_of_lists * dims.entries / kChunk;
-  const auto run = [&]<int depth>() {
-    using Memory = KeyMemory<T, depth>;
-    const Workspace sums(context, lists.most_chunks * calls * parts * 2 * kKeys * depth *
-                                      static_cast<int64_t>(sizeof(float)));
-    const Workspace shares(context, step * entries * depth * static_cast<int64_t>(sizeof(T)));
-    for (int64_t first = 0; first < all_rows; first += step) {
-      const int64_t past = std::min(first + step, all_rows);
-      const int64_t from = first / rows_of_lists, to = (past - 1) / rows_of_lists + 1;
-      const Segment segment{first, past, static_cast<int>(from * dims.blocks),
-                            static_cast<int>(to * dims.blocks)};
-      launch<gradients_kernel<T, depth>>(context, (to - from) * most_chunks * calls * parts,
+  const int64_t row_bytes = calls * dims.entries * parts * dims.group * dims.depth * 2;
+  const std::vector<Segment> all = segments(dims, row_bytes);
+  const Workspace sums(context, lists.most_chunks * calls * parts * 2 * part_keys(dims) *
+                                    dims.depth * int64_t{sizeof(float)});
+  const Workspace shares(context, (all[0].past - all[0].first) * row_bytes);
+  for (const Segment& segment : all) {
+    const auto run = [&]<int depth>() {
+      using Memory = KeyMemory<T, depth>;
+      launch<gradients_kernel<T, depth>>(context, segment.most_chunks(lists) * calls * parts,
                                          Memory::kThreads, static_cast<int>(sizeof(Memory)), call,
                                          lists, segment, sums.ptr<float>(), shares.ptr<T>());
-      add_shares(context, call, lists, segment, shares.ptr<const uint4>());
+    };
+    if (!whole) {
+      gather_gradients(context, call, lists, segment, sums.ptr<float>(), shares.ptr<T>());
+    } else {
+      dims.depth == 64 ? run.template operator()<64>() : run.template operator()<128>();
     }
-    add_chunks(context, call, lists, sums.ptr<const float>());
-  };
-  dims.depth == 64 ? run.template operator()<64>() : run.template operator()<128>();
+    add_shares(context, call, lists, segment, shares.ptr<const T>());
+  }
+  add_chunks(context, call, lists, sums.ptr<const float>());
 }
 
 template void backward_gradients(const KernelContext&, const Backward<__nv_bfloat16>&);

@@ -6,11 +6,10 @@
 
 /// The order of work of the forward kernel.
 ///
-/// A block of threads owns `kItems` *items* of 16 rows of q, which share a row of the index, or
-/// belong to neighbouring rows if a group has fewer than 16 rows (`Dims::packed`). It visits, in
-/// ascending order, the blocks of keys that any of its items selects. A producer warp copies 64
-/// keys at a time. A consumer warp multiplies each of its items that selected the block: a block of
-/// keys travels once for all items, and warps run apart by the depth of the ring.
+/// A block of threads owns `kItems` *items* of 16 rows of q, which share a row of the index. It
+/// visits, in ascending order, the blocks of keys that any of its items selects. A producer warp
+/// copies 64 keys at a time. A consumer warp multiplies each of its items that selected the block:
+/// a block of keys travels once for all items, and warps run apart by the depth of the ring.
 namespace sash::cuda::selected {
 
 using hopper::Barrier;
@@ -31,13 +30,8 @@ struct QueryShape {
   static constexpr int kStages = (205 * 1024 - kRowBytes) / (2 * kKeys * depth * 2);
 };
 
-/// Of the two rows of a fragment that a lane has.
-struct BothRows {
-  bool low, high;
-};
-
 struct Item {
-  int row, part;         ///< of the index, the first; which 16 rows of its group; row -1: none
+  int row, part;         ///< of the index; which 16 rows of its group; row -1: none
   KeyRange any, common;  ///< keys that one of its rows may see, and that all may
 };
 
@@ -56,9 +50,9 @@ struct QueryMemory {
   hopper::Ring<Keys, Shape::kStages, 2> ring;
 };
 
-/// Keys [first, past) of a block.
+/// Keys [first, past).
 struct Step {
-  int block, first, past;
+  int first, past;
 };
 
 /// The tile of a block of threads.
@@ -88,10 +82,7 @@ class QueryTile {
   /// Query and head of row `row` of item `item`; query -1 if there is none.
   __device__ int2 place(int item, int row) const {
     const Item& x = memory_.item[item];
-    if (x.row < 0) return {-1, 0};
-    const bool packs = dims_.packed > 1;
-    return dims_.place(at_.unit, packs ? x.row + row / dims_.group : x.row,
-                       packs ? row % dims_.group : 16 * x.part + row);
+    return x.row < 0 ? int2{-1, 0} : dims_.place(at_.unit, x.row, 16 * x.part + row);
   }
 
   /// All threads: sets items, ranges and barriers, and copies the rows of q.
@@ -105,7 +96,7 @@ class QueryTile {
     if (thread < Shape::kItems) {
       const int number = at_.first_item + thread;
       const bool inside = number < dims_.items();
-      memory_.item[thread] = {inside ? number / parts * dims_.packed : -1, number % parts, {}, {}};
+      memory_.item[thread] = {inside ? number / parts : -1, number % parts, {}, {}};
     }
     __syncthreads();
     for (int i = thread; i < 16 * Shape::kItems; i += kThreads) {
@@ -158,34 +149,14 @@ class QueryTile {
     const KeyRange common = memory_.item[item].common;
     return common.first <= first && first + kKeys <= min(past, common.past);
   }
-  /// Whether the rows g and g + 8 of an item select a block that some of its rows select.
-  __device__ BothRows selects(int item, int block) const {
-    if (dims_.packed == 1) return {true, true};
-    bool found[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = memory_.item[item].row + (lane() / 4 + 8 * half) / dims_.group;
-      uint32_t own = 0;
-      if (row < dims_.rows) {
-        const int32_t* const index =
-            dims_.index + dims_.index_row(at_.b, at_.unit, row) * dims_.entries;
-        for (int i = lane() % 4; i < dims_.entries; i += 4) own |= index[i] == block;
-      }
-      own |= __shfl_xor_sync(~0u, own, 1);
-      found[half] = (own | __shfl_xor_sync(~0u, own, 2)) != 0;
-    }
-    return {found[0], found[1]};
-  }
   /// Sets to `value` the sums[j][e], of row g + 8 (e / 2) and key first + 8 j + 2 t + e % 2, that
-  /// the row's range hides, that lie past the block, or that the row does not select.
+  /// the row's range hides or that lie past the block.
   template <int n>
-  __device__ void hide(float (&sums)[n][4], int item, int first, int past, BothRows selected,
-                       float value) const {
+  __device__ void hide(float (&sums)[n][4], int item, int first, int past, float value) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const KeyRange own = memory_.range[16 * item + lane() / 4 + 8 * half];
-      const int from = own.first - first;
-      const int to = (half == 0 ? selected.low : selected.high) ? min(own.past, past) - first : 0;
+      const int from = own.first - first, to = min(own.past, past) - first;
 #pragma unroll
       for (int j = 0; j < n; ++j) {
 #pragma unroll
@@ -225,7 +196,7 @@ class QueryTile {
     sync_with_producer();  // all have finished with the list before
     for (int i = thread; i < kWindow; i += threads) memory_.selected_by[i] = 0;
     sync();
-    for (int i = thread; i < Shape::kItems * dims_.packed * dims_.entries; i += threads) {
+    for (int i = thread; i < Shape::kItems * dims_.entries; i += threads) {
       select(i, base);
     }
     sync();
@@ -250,11 +221,11 @@ class QueryTile {
 
   /// Notes entry `i` of the rows of all items, if its block is in the window.
   __device__ void select(int i, int base) {
-    const int row_of_tile = i / dims_.entries, number = row_of_tile / dims_.packed;
+    const int number = i / dims_.entries;
     const Item& item = memory_.item[number];
-    const int row = item.row + row_of_tile % dims_.packed;
-    if (item.row < 0 || row >= dims_.rows) return;
-    const int64_t place = dims_.index_row(at_.b, at_.unit, row) * dims_.entries + i % dims_.entries;
+    if (item.row < 0) return;
+    const int64_t place =
+        dims_.index_row(at_.b, at_.unit, item.row) * dims_.entries + i % dims_.entries;
     const int block = dims_.index[place];
     if (block == -1) return;
     if (!in_range(flag_, IndexOp::attention_selected, block, dims_.blocks, place)) return;
@@ -292,7 +263,7 @@ class QueryTile {
 #pragma unroll
         for (int slot = 0; slot < Shape::kPerWarp; ++slot) {
           if (mine >> slot & 1) {
-            f(slot, memory_.k[stage], memory_.v[stage], Step{entry.x, key, min(key + kKeys, past)});
+            f(slot, memory_.k[stage], memory_.v[stage], Step{key, min(key + kKeys, past)});
           }
         }
         memory_.ring.release(state);

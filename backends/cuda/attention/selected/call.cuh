@@ -21,9 +21,8 @@ struct Dims {
   int units;      ///< of all key heads
   int heads_per;  ///< query heads of a unit
   int rows, entries, block, blocks, queries_per_row;
-  int group;   ///< queries_per_row heads_per
-  int parts;   ///< of 16 rows, of a group
-  int packed;  ///< groups of neighbouring rows of the index that fill 16 rows
+  int group;  ///< queries_per_row heads_per
+  int parts;  ///< of 16 rows, of a group
   int left, right;
   double scale;
 
@@ -49,7 +48,6 @@ struct Dims {
         queries_per_row(static_cast<int>(p.queries_per_row)),
         group(queries_per_row * heads_per),
         parts(ceil_div(group, 16)),
-        packed(group > 0 && 16 % group == 0 ? 16 / group : 1),
         left(static_cast<int>(p.left)),
         right(static_cast<int>(p.right)),
         scale(p.scale),
@@ -61,6 +59,14 @@ struct Dims {
         bound_heads(p.bounds ? static_cast<int>(p.bounds->shape[1]) : 1) {}
 
   __host__ __device__ int units_of_key_head() const { return units / key_heads; }
+  /// The heads of the index that lists tell apart (lists.h), and the calls that read a list: pairs
+  /// of a batch and a key head.
+  __host__ __device__ int list_heads() const {
+    return index_heads < key_heads ? index_heads : key_heads;
+  }
+  __host__ __device__ int calls() const {
+    return batches / index_batches * (key_heads / list_heads());
+  }
 
   /// The number in the index of a row of a unit.
   __device__ int64_t index_row(int b, int unit, int row) const {
@@ -89,10 +95,12 @@ struct Dims {
   }
 
   /// Whether 16 rows from a multiple of 16 on belong to one query and neighbouring heads.
-  __device__ bool has_whole_queries() const { return queries_per_row == 1 && heads_per % 16 == 0; }
+  __host__ __device__ bool has_whole_queries() const {
+    return queries_per_row == 1 && heads_per % 16 == 0;
+  }
 
-  /// The items of a unit: 16 rows of q, of a group or of packed ones.
-  __host__ __device__ int items() const { return (rows + packed - 1) / packed * parts; }
+  /// The items of a unit: 16 rows of q, of a group.
+  __host__ __device__ int items() const { return rows * parts; }
 
   /// Query and head of row `at` of a group; query -1 if there is none.
   __device__ int2 place(int unit, int row, int at) const {

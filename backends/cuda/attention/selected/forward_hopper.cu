@@ -87,15 +87,13 @@ __global__ void __launch_bounds__(kThreads, 1)
         const int item = warp() * Shape::kPerWarp + slot;
         const LaneRows q(work.memory().rows, 16 * item, true), keys(k, 0, false);
         const LaneRows values(v, 0, true);
-        const BothRows selected = work.selects(item, step.block);
-        const bool all =
-            work.sees_all(item, step.first, step.past) && selected.low && selected.high;
+        const bool all = work.sees_all(item, step.first, step.past);
 #pragma unroll
         for (int part = 0; part < kKeys; part += scored) {
           float scores[scored / 8][4] = {};
           multiply_rows<T, depth, Queries, Keys>(scores, q, keys, part);
           c.apply_sign(scores);
-          if (!all) work.hide(scores, item, step.first + part, step.past, selected, -kInfinity);
+          if (!all) work.hide(scores, item, step.first + part, step.past, -kInfinity);
           sums[slot].weigh(scores, c.size);
           multiply_weights<T, Keys>(sums[slot].out, scores, values, part);
         }
@@ -137,6 +135,7 @@ void run(const KernelContext& context, const Forward<T>& call) {
 
 void tensor_core_forward(const KernelContext& context, const AttentionInputs& x,
                          const SelectedAttentionParams& params, View out, View lse) {
+  if (Dims(x, params).group < 16) return forward_by_key(context, x, params, out, lse);
   const auto run_as = [&]<class T>(TypeTag<T>) {
     const Forward<T> call{.dims = Dims(x, params),
                           .flag = index_flag(context.device.index),

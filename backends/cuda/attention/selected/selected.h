@@ -18,6 +18,10 @@ void tensor_core_forward(const KernelContext&, const AttentionInputs&,
 void tensor_core_backward(const KernelContext&, const AttentionInputs&,
                           const SelectedAttentionParams&, const AttentionGradients&);
 
+/// The same for groups of fewer than 16 rows of q, by key.
+void forward_by_key(const KernelContext&, const AttentionInputs&, const SelectedAttentionParams&,
+                    View out, View lse);
+
 /// Any card, every floating dtype, heads of at most `kSelectedHeadDim` features.
 void simple_forward(const KernelContext&, const AttentionInputs&, const SelectedAttentionParams&,
                     View out, View lse);

@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kThreads)
   const C scale = static_cast<C>(dims.scale);
   C dk[kPerLane] = {}, dv[kPerLane] = {};
   for (int at = lists.start[list]; at < lists.start[list + 1]; ++at) {
-    const int64_t of = lists.rows[at];
+    const int64_t of = lists.selectors[at].row;
     const int unit = kv * units + static_cast<int>(of / dims.rows % dims.index_heads) % per_list;
     const auto row = static_cast<int>(of % dims.rows);
     for (int first = 0; first < dims.group; first += kWarp) {
