@@ -294,8 +294,7 @@ void check_one_block(Device device) {
       return std::vector{out, x[0].grad(), x[1].grad(), x[2].grad()};
     };
     const std::vector<Tensor> found = run(k, v, Mask::selected(index, 300));
-    const std::vector<Tensor> expected =
-        run(k.narrow(2, 300, 300), v.narrow(2, 300, 300), {});
+    const std::vector<Tensor> expected = run(k.narrow(2, 300, 300), v.narrow(2, 300, 300), {});
     for (size_t i = 0; i < 4; ++i) {
       const Tensor own = i < 2 ? found[i] : found[i].narrow(2, 300, 300);
       CHECK(allclose(own, expected[i], {0.02, 0.004}));
