@@ -42,17 +42,8 @@ Tensor NativeSparseBranches::forward(const Tensor& x, const Tensor& q, const Ten
   const auto under = [&](const AttentionMask& mask) {
     return AttentionOptions{.mask = mask, .scale = options.scale, .dropout = options.dropout};
   };
-  // Gradients of few keys are few tiles, so each query head gets keys of its own.
-  const auto for_gradients = [&](const Tensor& t) {
-    if (!t.requires_grad() || t.size(1) == q.size(1)) return t;
-    const Shape& s = t.shape();
-    return t.unsqueeze(2)
-        .expand({s[0], s[1], q.size(1) / s[1], s[2], s[3]})
-        .reshape({s[0], q.size(1), s[2], s[3]});
-  };
-  const auto [compressed, lse] =
-      attention_with_lse(q, for_gradients(keys), for_gradients(values),
-                         under(ended_blocks(q.size(2), k.size(2), options_.block, q.device())));
+  const auto [compressed, lse] = attention_with_lse(
+      q, keys, values, under(ended_blocks(q.size(2), k.size(2), options_.block, q.device())));
   const Tensor index = select_blocks(q, k,
                                      {.block = options_.block,
                                       .count = options_.top_k,
