@@ -62,11 +62,12 @@ std::string first_host(std::string_view list) {
          std::string(numbers.substr(0, numbers.find_first_of(",-]")));
 }
 
-// A port in [20000, 60000) for a job's name, so that two jobs of a host rarely collide.
+// A port in [20000, 32768) for a job's name, so that two jobs of a host rarely collide. Linux takes
+// the ports from 32768 on for outgoing connections.
 int port_of(std::string_view job) {
   uint32_t hash = 2166136261u;  // FNV-1a
   for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
-  return 20000 + static_cast<int>(hash % 40000u);
+  return 20000 + static_cast<int>(hash % 12768u);
 }
 
 int find_port(const Variables& variables) {
