@@ -7,33 +7,25 @@
 #include "../../../core/error.h"
 #include "common/kept.h"
 #include "common/limits.h"
+#include "common/named_kernels.h"
 #include "families.h"
 
 /// Attention: the family of kernels that runs a call.
 namespace sash::cuda {
 namespace {
 
-/// The kernels of attention, fastest first.
-enum class AttentionKernels { hopper, mma, simple };
-
-/// The first kernels that may run on this card. For tests, SASH_ATTENTION_KERNEL=hopper|mma|simple
-/// leaves out the kernels before those that it names. Throws `DeviceError` if it names hopper and
-/// the card cannot run them.
+/// The first kernels that may run on this card. Throws `DeviceError` if SASH_ATTENTION_KERNEL names
+/// hopper and the card cannot run them.
 AttentionKernels first_attention_kernels(Device device) {
-  const char* name = std::getenv("SASH_ATTENTION_KERNEL");
-  if (!name) {
-    return attention_hopper_runs(device) ? AttentionKernels::hopper : AttentionKernels::mma;
+  const auto named = named_attention_kernels();
+  if (attention_hopper_runs(device)) return named.value_or(AttentionKernels::hopper);
+  if (named == AttentionKernels::hopper) {
+    throw DeviceError("attention",
+                      "a card of compute capability 9.0, a library with code for sm_90a and no "
+                      "lower SASH_SHARED_MEMORY_LIMIT, for SASH_ATTENTION_KERNEL=hopper",
+                      to_string(device) + " without one of these");
   }
-  if (std::string_view(name) == "mma") return AttentionKernels::mma;
-  if (std::string_view(name) == "simple") return AttentionKernels::simple;
-  if (std::string_view(name) != "hopper") {
-    throw ValueError("attention", "SASH_ATTENTION_KERNEL of hopper, mma or simple", name);
-  }
-  if (attention_hopper_runs(device)) return AttentionKernels::hopper;
-  throw DeviceError("attention",
-                    "a card of compute capability 9.0, a library with code for sm_90a and no lower "
-                    "SASH_SHARED_MEMORY_LIMIT, for SASH_ATTENTION_KERNEL=hopper",
-                    to_string(device) + " without one of these");
+  return named.value_or(AttentionKernels::mma);
 }
 
 /// The kernels for a call. The simple ones compute no halves.
@@ -102,6 +94,16 @@ void attention_block_rows(KernelContext&, const AttentionInputs&, AttentionPass,
 }
 
 }  // namespace
+
+std::optional<AttentionKernels> named_attention_kernels() {
+  const char* text = std::getenv("SASH_ATTENTION_KERNEL");
+  if (!text) return std::nullopt;
+  const std::string_view name = text;
+  if (name == "hopper") return AttentionKernels::hopper;
+  if (name == "mma") return AttentionKernels::mma;
+  if (name == "simple") return AttentionKernels::simple;
+  throw ValueError("attention", "SASH_ATTENTION_KERNEL of hopper, mma or simple", text);
+}
 
 void register_attention() {
   kernels::attention_block_rows.set(DeviceType::cuda, attention_block_rows);

@@ -1,7 +1,5 @@
-#include <cstdlib>
-#include <string_view>
-
 #include "../attention/common/limits.h"
+#include "../attention/common/named_kernels.h"
 #include "mma.h"
 #include "simple.h"
 
@@ -10,10 +8,8 @@
 namespace sash::cuda {
 namespace {
 
-/// SASH_ATTENTION_KERNEL=simple, for tests, says no.
 bool on_tensor_cores(const KernelContext& context, const kernels::DeltaInputs& x) {
-  const char* name = std::getenv("SASH_ATTENTION_KERNEL");
-  return !(name && std::string_view(name) == "simple") && delta::mma_takes(context, x);
+  return named_attention_kernels() != AttentionKernels::simple && delta::mma_takes(context, x);
 }
 
 void kept_bytes(KernelContext& context, const kernels::DeltaInputs& x, int64_t& bytes) {

@@ -1,7 +1,5 @@
-#include <cstdlib>
-#include <string_view>
-
 #include "../attention/common/limits.h"
+#include "../attention/common/named_kernels.h"
 #include "hopper_chain.cuh"
 
 namespace sash::cuda::delta {
@@ -182,8 +180,7 @@ __global__ void __launch_bounds__(kChainThreads, 1)
 }  // namespace
 
 bool hopper_takes(const KernelContext& context, const Inputs& x) {
-  const char* name = std::getenv("SASH_ATTENTION_KERNEL");
-  return !(name && std::string_view(name) == "mma") && has_hopper_code(context.device) &&
+  return named_attention_kernels() != AttentionKernels::mma && has_hopper_code(context.device) &&
          fits_tensor_map(x.q) && fits_tensor_map(x.k) &&
          shared_memory_limit(context.device) >= static_cast<int>(hopper::kSharedBytes);
 }

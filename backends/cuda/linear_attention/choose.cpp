@@ -1,8 +1,6 @@
-#include <cstdlib>
-#include <string_view>
-
 #include "../../../tensor/kernels/memory.h"
 #include "../attention/common/limits.h"
+#include "../attention/common/named_kernels.h"
 #include "hopper.h"
 #include "mma.h"
 #include "simple.h"
@@ -11,18 +9,13 @@
 namespace sash::cuda {
 namespace {
 
-/// The kernels for a call. SASH_ATTENTION_KERNEL=mma or simple, for tests, names the first that may
-/// run.
-enum class Kernels { hopper, mma, simple };
+using Kernels = AttentionKernels;
 
 Kernels kernels_for(const KernelContext& context, const linear::Inputs& x,
                     const linear::Params& params) {
-  const char* text = std::getenv("SASH_ATTENTION_KERNEL");
-  const std::string_view name = text ? text : "";
-  if (name != "simple" && name != "mma" && linear::hopper_takes(context, x, params)) {
-    return Kernels::hopper;
-  }
-  return name != "simple" && linear::mma_takes(context, x) ? Kernels::mma : Kernels::simple;
+  const Kernels first = named_attention_kernels().value_or(Kernels::hopper);
+  if (first == Kernels::hopper && linear::hopper_takes(context, x, params)) return first;
+  return first != Kernels::simple && linear::mma_takes(context, x) ? Kernels::mma : Kernels::simple;
 }
 
 void forward(KernelContext& context, const linear::Inputs& x, const linear::Params& params,
