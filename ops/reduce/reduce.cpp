@@ -169,18 +169,24 @@ Tensor truth(const char* op, const Reduction& kernel, bool every, const Tensor& 
   return every ? eq(count, 0) : gt(count, 0);
 }
 
-}  // namespace
-
-Tensor sum(const Tensor& x, const Dims& axes, bool keepdim) {
-  const ReducedShape shape = reduced_shape("sum", x, axes);
-  const DType dtype = is_floating(x.dtype()) ? x.dtype() : DType::int64;
+/// The sum in the type `dtype`, which `kernels::sum` allows.
+Tensor sum_as(DType dtype, const Tensor& x, const ReducedShape& shape, bool keepdim) {
   // Not a view of the kernel's result: the gradient of a bias may become its `grad()` as it is.
   const Tensor y =
       empty(keepdim ? shape.kept : shape.dropped, {.dtype = dtype, .device = x.device()});
   run_kernel(kernels::sum, x, contiguous_view(y, shape.kept));
-  return record("sum", {x}, y, [from = x.shape(), kept = shape.kept](Backward&, const Tensor& g) {
-    return Gradients{g.reshape(kept).expand(from)};
-  });
+  return record(
+      "sum", {x}, y,
+      [from = x.shape(), type = x.dtype(), kept = shape.kept](Backward&, const Tensor& g) {
+        return Gradients{g.to(type).reshape(kept).expand(from)};
+      });
+}
+
+}  // namespace
+
+Tensor sum(const Tensor& x, const Dims& axes, bool keepdim) {
+  const ReducedShape shape = reduced_shape("sum", x, axes);
+  return sum_as(is_floating(x.dtype()) ? x.dtype() : DType::int64, x, shape, keepdim);
 }
 
 // Functions made of several ops take halves in float32: rounded once, and no overflow in a sum.
@@ -188,8 +194,8 @@ Tensor sum(const Tensor& x, const Dims& axes, bool keepdim) {
 Tensor mean(const Tensor& x, const Dims& axes, bool keepdim) {
   const ReducedShape shape = reduced_shape("mean", x, axes);
   check_floating("mean", x);
-  if (is_half(x.dtype())) return mean(x.to(DType::float32), axes, keepdim).to(x.dtype());
-  return sum(x, axes, keepdim) / static_cast<double>(shape.count);
+  const DType sums = is_half(x.dtype()) ? DType::float32 : x.dtype();
+  return (sum_as(sums, x, shape, keepdim) / static_cast<double>(shape.count)).to(x.dtype());
 }
 
 Tensor amax(const Tensor& x, const Dims& axes, bool keepdim) {

@@ -202,6 +202,9 @@ void sum(KernelContext& context, View x, View y) {
   sash::detail::dispatch_over<float, double, float16, bfloat16, int64_t, int32_t, uint8_t, bool>(
       x.dtype, "sum", [&]<class T>(TypeTag<T>) {
         using Out = std::conditional_t<std::is_integral_v<T>, int64_t, T>;
+        if constexpr (kIsHalf<T>) {
+          if (y.dtype == DType::float32) return reduce_to<Sum, T, float>(context, x, y);
+        }
         reduce_to<Sum, T, Out>(context, x, y);
       });
 }

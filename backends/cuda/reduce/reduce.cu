@@ -19,15 +19,15 @@ using wide_t =
 template <class T>
 using sum_t = std::conditional_t<std::is_integral_v<T>, int64_t, T>;
 
-template <class T>
+template <class T, class Y = sum_t<T>>
 struct Sum {
   using Accumulator = wide_t<T>;
-  sum_t<T>* y;
+  Y* y;
 
   __device__ Accumulator identity() const { return 0; }
   __device__ Accumulator of(compute_t<T> x, int64_t) const { return static_cast<Accumulator>(x); }
   __device__ Accumulator operator()(Accumulator a, Accumulator b) const { return a + b; }
-  __device__ void write(int64_t at, Accumulator a) const { y[at] = static_cast<sum_t<T>>(a); }
+  __device__ void write(int64_t at, Accumulator a) const { y[at] = static_cast<Y>(a); }
 };
 
 template <class T>
@@ -74,19 +74,27 @@ std::optional<std::array<int64_t, 2>> summed_rows(View x, View y) {
   return {{reduced.count, n}};
 }
 
+template <class T, class Y>
+void sum_to(KernelContext& context, View x, View y) {
+  if constexpr (!std::is_integral_v<T>) {
+    if (y.numel() > 0) {
+      if (const auto shape = summed_rows(x, y)) {
+        const auto [rows, n] = *shape;
+        return sum_columns(context, Elements<T>{x.ptr<T>()}, rows, n, y.ptr<Y>(), {x.data});
+      }
+    }
+  }
+  reduce<T>(context, Sum<T, Y>{y.ptr<Y>()}, x, y);
+}
+
 void sum(KernelContext& context, View x, View y) {
   sash::detail::dispatch_over<float, double, float16, bfloat16, int64_t, int32_t, uint8_t, bool>(
       x.dtype, "sum", [&]<class S>(TypeTag<S>) {
         using T = device_t<S>;
-        if constexpr (!std::is_integral_v<T>) {
-          if (y.numel() > 0) {
-            if (const auto shape = summed_rows(x, y)) {
-              const auto [rows, n] = *shape;
-              return sum_columns(context, Elements<T>{x.ptr<T>()}, rows, n, y.ptr<T>(), {x.data});
-            }
-          }
+        if constexpr (kIsHalf<T>) {
+          if (y.dtype == DType::float32) return sum_to<T, float>(context, x, y);
         }
-        reduce<T>(context, Sum<T>{y.ptr<sum_t<T>>()}, x, y);
+        sum_to<T, sum_t<T>>(context, x, y);
       });
 }
 
