@@ -9,38 +9,41 @@ namespace sash::kernels {
 
 /// The rules of a choice. Query i stands at position p = i + keys - queries; row r has the queries
 /// [r queries_per_row, (r + 1) queries_per_row), as far as they exist.
-struct BlockRules {
-  int64_t queries = 0, keys = 0;
-  int64_t block = 1;   ///< keys of a block; there are ceil(keys / block) blocks
-  int64_t scored = 0;  ///< blocks that have a pooled key
-  int64_t queries_per_row = 1;
-  int64_t first = 0, neighbours = 0;  ///< forced blocks, besides the own ones
+template <class Int>
+struct BlockRulesOf {
+  Int queries = 0, keys = 0;
+  Int block = 1;   ///< keys of a block; there are ceil(keys / block) blocks
+  Int scored = 0;  ///< blocks that have a pooled key
+  Int queries_per_row = 1;
+  Int first = 0, neighbours = 0;  ///< forced blocks, besides the own ones
   bool own = true, causal = true;
   bool complete = false;  ///< a causal query scores only blocks that end at its position or before
 
-  SASH_HOST_DEVICE int64_t position(int64_t query) const { return query + keys - queries; }
-  SASH_HOST_DEVICE int64_t blocks() const { return keys / block + (keys % block != 0); }
+  SASH_HOST_DEVICE Int position(Int query) const { return query + keys - queries; }
+  SASH_HOST_DEVICE Int blocks() const { return keys / block + (keys % block != 0); }
   /// A query at position p scores the blocks [0, seen(p)).
-  SASH_HOST_DEVICE int64_t seen(int64_t p) const {
+  SASH_HOST_DEVICE Int seen(Int p) const {
     if (!causal) return scored;
-    const int64_t count = p < 0 ? 0 : complete ? (p + 1) / block : p / block + 1;
+    const Int count = p < 0 ? 0 : complete ? (p + 1) / block : p / block + 1;
     return count < scored ? count : scored;
   }
 };
 
-/// What the positions of a row say about its blocks.
-struct RowBlocks {
-  int64_t query, past_query;  ///< the row's queries [query, past_query)
-  int64_t candidates;         ///< blocks [0, candidates) may be chosen
-  int64_t first;              ///< blocks [0, first) are forced,
-  int64_t near, past_near;    ///< and blocks [near, past_near), first <= near
+using BlockRules = BlockRulesOf<int64_t>;
 
-  SASH_HOST_DEVICE RowBlocks(const BlockRules& rules, int64_t row) {
+/// What the positions of a row say about its blocks.
+template <class Int>
+struct RowBlocksOf {
+  Int query, past_query;  ///< the row's queries [query, past_query)
+  Int candidates;         ///< blocks [0, candidates) may be chosen
+  Int first;              ///< blocks [0, first) are forced,
+  Int near, past_near;    ///< and blocks [near, past_near), first <= near
+
+  SASH_HOST_DEVICE RowBlocksOf(const BlockRulesOf<Int>& rules, Int row) {
     query = row * rules.queries_per_row;
     past_query = least(query + rules.queries_per_row, rules.queries);
-    const int64_t p = rules.position(query), last = rules.position(past_query - 1);
-    const int64_t own = p < 0 ? 0 : p / rules.block,
-                  past_own = last < 0 ? 0 : last / rules.block + 1;
+    const Int p = rules.position(query), last = rules.position(past_query - 1);
+    const Int own = p < 0 ? 0 : p / rules.block, past_own = last < 0 ? 0 : last / rules.block + 1;
     candidates = rules.causal ? past_own : rules.blocks();
     first = least(rules.first, candidates);
     near = own - least(own, rules.neighbours);
@@ -49,16 +52,15 @@ struct RowBlocks {
     past_near = past_near < near ? near : past_near;
   }
 
-  SASH_HOST_DEVICE int64_t forced() const { return first + past_near - near; }
-  SASH_HOST_DEVICE bool is_forced(int64_t b) const {
-    return b < first || (b >= near && b < past_near);
-  }
+  SASH_HOST_DEVICE Int forced() const { return first + past_near - near; }
+  SASH_HOST_DEVICE bool is_forced(Int b) const { return b < first || (b >= near && b < past_near); }
   /// Forced block number `i`.
-  SASH_HOST_DEVICE int64_t forced(int64_t i) const { return i < first ? i : near + i - first; }
+  SASH_HOST_DEVICE Int forced(Int i) const { return i < first ? i : near + i - first; }
 
  private:
-  SASH_HOST_DEVICE static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+  SASH_HOST_DEVICE static Int least(Int a, Int b) { return a < b ? a : b; }
 };
+using RowBlocks = RowBlocksOf<int64_t>;
 
 /// index[b, h, r] (int32 [B, H, rows, k], contiguous) = the k best of the row's candidates, in
 /// ascending order, -1 after the last: the forced ones, then those with the highest scores, the

@@ -1,6 +1,8 @@
 // The choice of blocks of keys against its definition in float64.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <vector>
@@ -98,11 +100,88 @@ void check_halves(Device device) {
   }
 }
 
+// A row that differs from the choice in float64 has exchanged blocks of nearly the same score.
+void check_near(const Array& index, PlainSelection& plain, double rounding) {
+  const Array expected = plain();
+  REQUIRE(index.shape == expected.shape);
+  const int64_t count = index.shape[3];
+  int64_t rows = 0, different = 0;
+  for_each_index({index.shape[0], index.shape[1], index.shape[2]}, [&](const Index& at) {
+    const auto row = [&](const Array& of) {
+      std::vector<int64_t> blocks;
+      for (int64_t i = 0; i < count; ++i) {
+        blocks.push_back(static_cast<int64_t>(of[{at[0], at[1], at[2], i}]));
+      }
+      return blocks;
+    };
+    const std::vector<int64_t> got = row(index), wanted = row(expected);
+    ++rows;
+    if (got == wanted) return;
+    ++different;
+    std::vector<int64_t> more, fewer;
+    const auto minus = [](const auto& a, const auto& b, auto& rest) {
+      std::set_difference(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(rest));
+    };
+    REQUIRE(std::is_sorted(got.begin(), got.end()));
+    minus(got, wanted, more), minus(wanted, got, fewer);
+    REQUIRE(more.size() == fewer.size());
+    const std::vector<double> scores = plain.scores(at);
+    for (const int64_t a : more) {
+      for (const int64_t b : fewer) {
+        const double x = scores.at(static_cast<size_t>(a)), y = scores.at(static_cast<size_t>(b));
+        CHECK(std::abs(x - y) <= rounding + 1e-4 * std::abs(y));
+      }
+    }
+  });
+  CHECK(different <= rows / 50 + 1);
+}
+
+// Shapes of kernels for tensor cores: rows of one line to several products, whole and partial
+// steps of features and of blocks.
+void check_half_products(Device device) {
+  struct Shapes {
+    int64_t group, depth, blocks, count, queries_per_row;
+  };
+  const Shapes all[] = {{1, 64, 75, 8, 1},    {1, 128, 33, 5, 1},  {16, 64, 75, 16, 1},
+                        {16, 128, 40, 16, 1}, {12, 72, 64, 9, 1},  {8, 64, 70, 32, 1},
+                        {3, 24, 65, 7, 1},    {2, 256, 50, 20, 1}, {2, 32, 50, 40, 1},
+                        {5, 136, 41, 12, 5},  {4, 8, 97, 11, 9},   {4, 20, 50, 6, 1},
+                        {1, 40, 300, 24, 3}};
+  RandomNumbers random(random_seed(10));
+  for (const BlockScore score : {BlockScore::logits, BlockScore::probabilities}) {
+    for (const Shapes& s : all) {
+      if (short_tests() && s.blocks > 70) continue;
+      CAPTURE(s.group);
+      CAPTURE(s.depth);
+      const int64_t block = 2, keys = s.blocks * block - 1, kv = s.group > 5 ? 1 : 2;
+      SelectBlocksOptions options{.block = block,
+                                  .count = s.count,
+                                  .score = score,
+                                  .causal = s.group != 3,
+                                  .queries_per_row = s.queries_per_row,
+                                  .first = 1,
+                                  .own = s.group != 2,
+                                  .neighbours = 1};
+      const DType dtype = random.below(2) == 0 ? DType::float16 : DType::bfloat16;
+      const auto rounded = [&](const Shape& shape) {
+        return to_tensor(drawn(random, shape), dtype, device);
+      };
+      const Tensor q = rounded({2, 41, kv * s.group, s.depth}).transpose(1, 2);
+      const Tensor k = rounded({2, kv, keys, s.depth});
+      options.pooled_keys = rounded({2, kv, s.blocks, s.depth});
+      const Tensor index = select_blocks(q, k, options);
+      CHECK(all_same(select_blocks(q.contiguous(), k, options), index));
+      PlainSelection plain(to_array(q), to_array(k), options, to_array(options.pooled_keys));
+      check_near(to_array(index), plain, score == BlockScore::logits ? 1e-5 : 1e-8);
+    }
+  }
+}
+
 // Equal keys have equal scores wherever they are: the lower blocks are chosen.
-void check_ties(Device device) {
+void check_ties(Device device, DType dtype) {
   manual_seed(5);
-  const Tensor q = randn({1, 2, 9, 21}).to(device);
-  const Tensor k = randn({1, 1, 1, 21}).to(device).expand({1, 1, 700, 21});
+  const Tensor q = randn({1, 2, 9, 24}).to(dtype).to(device);
+  const Tensor k = randn({1, 1, 1, 24}).to(dtype).to(device).expand({1, 1, 700, 24});
   for (const BlockScore score : {BlockScore::logits, BlockScore::probabilities}) {
     const SelectBlocksOptions options{
         .block = 7, .count = 3, .score = score, .causal = false, .own = false};
@@ -110,7 +189,7 @@ void check_ties(Device device) {
     for (size_t i = 0; i < index.size(); ++i) CHECK(index[i] == static_cast<int64_t>(i % 3));
   }
   // Two of the keys are better than the others.
-  Tensor pooled = zeros({1, 1, 100, 21}, {.device = device});
+  Tensor pooled = zeros({1, 1, 100, 24}, {.dtype = dtype, .device = device});
   for (const int64_t block : {40, 97}) pooled.select(2, block).fill_(1);
   const SelectBlocksOptions options{
       .block = 7, .count = 4, .causal = false, .own = false, .pooled_keys = pooled};
@@ -118,10 +197,11 @@ void check_ties(Device device) {
   CHECK(index.select(1, 0).select(1, 0).to_vector<int64_t>() == std::vector<int64_t>{0, 1, 40, 97});
 }
 
-void check_nan(Device device) {
+void check_nan(Device device, DType dtype) {
   manual_seed(6);
-  const Tensor q = randn({1, 1, 1, 5}, {.device = device});
-  Tensor pooled = zeros({1, 1, 40, 5}, {.device = device});
+  const TensorOptions of{.dtype = dtype, .device = device};
+  const Tensor q = randn({1, 1, 1, 8}, of);
+  Tensor pooled = zeros({1, 1, 40, 8}, of);
   const auto choose = [&](BlockScore score, int64_t count, const Tensor& query) {
     const SelectBlocksOptions options{.block = 2,
                                       .count = count,
@@ -129,8 +209,7 @@ void check_nan(Device device) {
                                       .causal = false,
                                       .own = false,
                                       .pooled_keys = pooled};
-    return select_blocks(query, zeros({1, 1, 80, 5}, {.device = device}), options)
-        .to_vector<int64_t>();
+    return select_blocks(query, zeros({1, 1, 80, 8}, of), options).to_vector<int64_t>();
   };
   pooled.narrow(2, 0, 2).fill_(kNaN);
   pooled.select(2, 39).fill_(kNaN);
@@ -143,8 +222,7 @@ void check_nan(Device device) {
   CHECK(choose(BlockScore::logits, 38, q) == most);
   // Softmax makes all probabilities NaN, and all blocks equal.
   CHECK(choose(BlockScore::probabilities, 2, q) == std::vector<int64_t>{0, 1});
-  CHECK(choose(BlockScore::logits, 2, full({1, 1, 1, 5}, kNaN, {.device = device})) ==
-        std::vector<int64_t>{0, 1});
+  CHECK(choose(BlockScore::logits, 2, full({1, 1, 1, 8}, kNaN, of)) == std::vector<int64_t>{0, 1});
 }
 
 void check_forced(Device device) {
@@ -232,9 +310,12 @@ void check_bits(Device device) {
   set_num_threads(threads);
   // A new query chooses what it chose among all.
   const SelectBlocksOptions alone{.block = 4, .count = 6};
-  const Tensor whole = select_blocks(q, k, alone);
-  const Tensor last = select_blocks(q.narrow(2, 120, 1), k.narrow(2, 0, 121), alone);
-  CHECK(all_same(last, whole.narrow(2, 120, 1)));
+  for (const DType dtype : {DType::float32, DType::float16}) {
+    const Tensor queries = q.to(dtype), keys = k.to(dtype);
+    const Tensor whole = select_blocks(queries, keys, alone);
+    const Tensor last = select_blocks(queries.narrow(2, 120, 1), keys.narrow(2, 0, 121), alone);
+    CHECK(all_same(last, whole.narrow(2, 120, 1)));
+  }
 }
 
 }  // namespace
@@ -245,11 +326,16 @@ TEST_CASE_TEMPLATE("select blocks: random calls", On, Cpu, Cuda) {
 TEST_CASE_TEMPLATE("select blocks: halves", On, Cpu, Cuda) {
   if (!missing(On::device)) check_halves(On::device);
 }
+TEST_CASE_TEMPLATE("select blocks: products of halves", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_half_products(On::device);
+}
 TEST_CASE_TEMPLATE("select blocks: ties", On, Cpu, Cuda) {
-  if (!missing(On::device)) check_ties(On::device);
+  if (missing(On::device)) return;
+  for (const DType dtype : {DType::float32, DType::bfloat16}) check_ties(On::device, dtype);
 }
 TEST_CASE_TEMPLATE("select blocks: NaN", On, Cpu, Cuda) {
-  if (!missing(On::device)) check_nan(On::device);
+  if (missing(On::device)) return;
+  for (const DType dtype : {DType::float32, DType::bfloat16}) check_nan(On::device, dtype);
 }
 TEST_CASE_TEMPLATE("select blocks: forced blocks, and fewer than asked for", On, Cpu, Cuda) {
   if (!missing(On::device)) check_forced(On::device);

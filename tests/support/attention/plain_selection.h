@@ -45,6 +45,29 @@ class PlainSelection {
   /// The least difference of two scores of a row, one of a chosen block and one of another.
   double gap() const { return gap_; }
 
+  /// The scores of all blocks of row at[2] of head at[1].
+  std::vector<double> scores(const Index& at) const {
+    constexpr double kHidden = -std::numeric_limits<double>::infinity();
+    const bool logits = options_.score == BlockScore::logits;
+    const int64_t group = logits ? 1 : q_.shape[1] / pooled_.shape[1];
+    const double scale = logits ? 1 : options_.scale.value_or(1 / std::sqrt(double(q_.shape[3])));
+    std::vector<double> sums(static_cast<size_t>(blocks_));
+    for (const int64_t i : queries(at[2])) {
+      for (int64_t g = at[1] * group; g < (at[1] + 1) * group; ++g) {
+        std::vector<double> line;
+        for (int64_t c = 0; c < pooled_.shape[2]; ++c) {
+          const int64_t keys = logits ? c * options_.block : (c + 1) * options_.block - 1;
+          const bool sees = !options_.causal || keys <= position(i);
+          line.push_back(sees ? scale * logit(at, g, i, c) : logits ? 0 : kHidden);
+        }
+        if (!logits) line = softmax_line(line);
+        for (size_t c = 0; c < line.size(); ++c) sums[c] += line[c];
+      }
+    }
+    for (double& sum : sums) sum = std::isnan(sum) ? kHidden : sum;
+    return sums;
+  }
+
  private:
   int64_t position(int64_t i) const { return i + keys_ - q_.shape[2]; }
 
@@ -55,30 +78,6 @@ class PlainSelection {
       sum += q_[{at[0], head, i, d}] * pooled_[{at[0], kv, block, d}];
     }
     return sum;
-  }
-
-  double score(const Index& at, int64_t block) const {
-    const int64_t group = q_.shape[1] / pooled_.shape[1];
-    double sum = 0;
-    for (const int64_t i : queries(at[2])) {
-      if (options_.score == BlockScore::logits) {
-        if (!options_.causal || block * options_.block <= position(i)) {
-          sum += logit(at, at[1], i, block);
-        }
-        continue;
-      }
-      for (int64_t g = at[1] * group; g < (at[1] + 1) * group; ++g) {
-        const double scale = options_.scale.value_or(1 / std::sqrt(double(q_.shape[3])));
-        std::vector<double> line;
-        for (int64_t c = 0; c < pooled_.shape[2]; ++c) {
-          const bool ended = (c + 1) * options_.block <= position(i) + 1;
-          line.push_back(!options_.causal || ended ? scale * logit(at, g, i, c)
-                                                   : -std::numeric_limits<double>::infinity());
-        }
-        if (block < pooled_.shape[2]) sum += softmax_line(line)[static_cast<size_t>(block)];
-      }
-    }
-    return std::isnan(sum) ? -std::numeric_limits<double>::infinity() : sum;
   }
 
   std::vector<int64_t> queries(int64_t row) const {
@@ -108,9 +107,10 @@ class PlainSelection {
       int64_t block;
     };
     std::vector<Candidate> all;
+    const std::vector<double> of = scores(at);
     for (int64_t c = 0; c < blocks_; ++c) {
       if (options_.causal && c * options_.block > position(queries(at[2]).back())) break;
-      all.push_back({forced(at[2], c), score(at, c), c});
+      all.push_back({forced(at[2], c), of[static_cast<size_t>(c)], c});
     }
     std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
       return a.forced != b.forced ? a.forced : !a.forced && a.score > b.score;
