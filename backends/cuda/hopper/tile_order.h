@@ -26,8 +26,12 @@ namespace sash::cuda::hopper {
 /// heads at a time, the longest tiles first. The few short tiles at both ends of a window's heads
 /// come last, and even out what multiprocessors have to do.
 struct TileOrder {
-  int heads = 0;                ///< heads of all batches
-  int heads_per_batch = 0;      ///< query heads, or key heads if tiles are made of keys
+  int heads = 0;            ///< heads of all batches
+  int heads_per_batch = 0;  ///< query heads, or key heads if tiles are made of keys
+  /// For tiles of keys: how many ranges the queries of a head are cut into. If there are `splits`
+  /// or several query heads share keys, each range of each query head may have tiles of its own:
+  /// then `heads_per_batch` is the number of query heads times `splits`.
+  int splits = 1;
   int rows = 0, long_rows = 0;  ///< block rows of a head, and how many of them are long
   int head_tiles = 0;           ///< tiles of a head
   int alternating = 0;          ///< how many of the head's first tiles alternate between heads
@@ -55,6 +59,12 @@ struct TileOrder {
     Place at = in_order(tile);
     if (paired) at.tile = at.tile % 2 == 0 ? at.tile / 2 : head_tiles - 1 - at.tile / 2;
     return at;
+  }
+
+  /// How many of a batch's `all` query heads a tile of head h reads, and the first of them.
+  SASH_HOST_DEVICE int query_heads(int all) const { return all * splits / heads_per_batch; }
+  SASH_HOST_DEVICE int first_query_head(int h, int all) const {
+    return h / splits * query_heads(all);
   }
 
   /// The tile that block of threads `block` of `blocks` takes in round `round`. The block has no

@@ -48,7 +48,7 @@ struct BackwardShape : Groups<rows * split> {
   static constexpr int kWidth = width, kBlockRows = rows, kSplit = split, kBlocks = 1;
   static constexpr int kResident = resident, kOperands = 2, kWorkTiles = resident + 1;
   static constexpr int kStages = stages, kStagesOfB = b_stages;
-  static constexpr bool kOverlap = overlap;
+  static constexpr bool kOverlap = overlap, kInParts = true;
   using Rows = Tile<T, width, kBlock>;
   using Resident = Rows;
   using Streamed = Rows;

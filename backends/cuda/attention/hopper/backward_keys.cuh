@@ -8,7 +8,8 @@
 /// dV.
 ///
 /// Memory traffic: for a work tile, a block of threads reads k and v once, and for each head every
-/// listed block of q, g and their statistics once. It writes dk and dv once.
+/// listed block of q, g and their statistics once. It writes dk and dv once, or their parts in
+/// float32.
 namespace sash::cuda::hopper {
 
 template <class S>
@@ -57,9 +58,18 @@ class KeyGroup
     }
   }
 
-  /// Rows [first, first + rows) of dk and dv of key head (b, h).
+  /// Rows [first, first + rows) of dk and dv of key head (b, h), or all sums of part h of batch b.
   __device__ void store(int b, int h, int first, int rows) {
-    const float scale[2] = {x_.dims.scale, x_.dims.scale}, one[2] = {1.f, 1.f};
+    const AttentionDims<T>& p = x_.dims;
+    if (x_.splits > 0) {
+      if (rows <= 0) return;
+      const int64_t part = int64_t{b} * p.heads * x_.splits + h;
+      const int64_t at = (part * p.map.key_blocks + first / kBlock) * (kSums / 4) * kGroup;
+      if constexpr (forms_dk) store_sums(x_.dk_parts + at, dk_);
+      if constexpr (forms_dv) store_sums(x_.dv_parts + at, dv_);
+      return;
+    }
+    const float scale[2] = {p.scale, p.scale}, one[2] = {1.f, 1.f};
     if constexpr (forms_dk) {
       store_rows(x_.dk.at(b, h), first, rows, dk_, scale);
     }

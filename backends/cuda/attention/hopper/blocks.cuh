@@ -22,8 +22,10 @@ class BlockIterator {
   static_assert(!(bounded && backwards));
 
  public:
-  /// Visits the blocks of query head h.
-  __device__ BlockIterator(const AttentionDims<T>& p, const WorkTile& work, int h)
+  /// Visits the blocks of query head h. If rows are key blocks, only those in range `split` of
+  /// `splits` equal ranges of query blocks.
+  __device__ BlockIterator(const AttentionDims<T>& p, const WorkTile& work, int h, int split = 0,
+                           int splits = 1)
       : p_(p),
         list_(by_query ? p.map.by_query : p.map.by_key),
         shared_(work.shared),
@@ -39,6 +41,10 @@ class BlockIterator {
       entry = run.first;
       end = run.first + run.count;
       if (bounded && p.bounds.ranges) clip_to_bounds(p.bounds.head(b, h), entry, end);
+      if (bounded && !by_query && splits > 1) {
+        const auto queries = static_cast<int>(p.map.query_blocks);
+        clip(split * queries / splits, (split + 1) * queries / splits, entry, end);
+      }
     }
     end_ = backwards ? entry - 1 : end;
     entry_ = backwards ? end - 1 : entry;
@@ -106,6 +112,10 @@ class BlockIterator {
       first = range.x;
       past = -range.y;
     }
+    clip(first, past, entry, end);
+  }
+  /// Drops entries whose blocks are not in [first, past).
+  __device__ void clip(int first, int past, int& entry, int& end) const {
     entry = lower_bound(first, entry, end);
     end = max(entry, lower_bound(past, entry, end));
   }

@@ -70,6 +70,10 @@ struct Backward {
   BlockStats* stats;      ///< [B, H, query blocks], written by the kernel of dq
   CUtensorMap stats_map;  ///< of `stats`
   float* diagonals;       ///< [B, H, query blocks, 2 R + 1]: sums of dS along diagonals, or null
+  /// If not 0, dk and dv are sums of parts: one for each query head and each of `splits` ranges of
+  /// its queries.
+  int splits;
+  float4 *dk_parts, *dv_parts;  ///< [B, H splits, key blocks][width / 8][kGroup]: not yet scaled
   TileOrder order;
 };
 
@@ -78,9 +82,13 @@ struct Backward {
 template <class T, Kind kind>
 void backward_queries(const KernelContext& context, const Backward<T>& call, int width);
 
-/// Writes dk and dv. Called after `backward_queries`.
+/// Writes dk and dv, or their parts. Called after `backward_queries`.
 template <class T, Kind kind>
 void backward_keys(const KernelContext& context, const Backward<T>& call, int width);
+
+/// Called after `backward_keys` if `call.splits` is not 0: adds the parts of dk and dv.
+template <class T>
+void add_parts(const KernelContext& context, const Backward<T>& call, int width);
 
 /// Sums of dq in global memory, to which work tiles add in turn (turns.cuh).
 struct TurnMemory {

@@ -23,6 +23,11 @@ constexpr int64_t kWideRow = 14;    ///< mean blocks of keys from which one pass
 constexpr int64_t kShortDense = 8;  ///< blocks up to which a dense call of width 64 is short
 constexpr int64_t kManySteps = 32;  ///< steps of a tile from which a dense call takes one pass
 
+// When dk and dv are formed in parts: see `query_splits`.
+constexpr int64_t kTilesOfHead = 96;  ///< tiles of keys that a key head should have
+constexpr int64_t kPartBlocks = 32;   ///< blocks of queries of a part, at least
+constexpr int64_t kPartRatio = 16;    ///< the same for each block of keys
+
 int64_t rows_of(const kernels::BlockMap& map) { return map.batches * map.heads * map.query_blocks; }
 
 /// Whether most blocks are listed.
@@ -60,12 +65,26 @@ bool wants_staged() {
   return name != nullptr;
 }
 
+/// A key head with few keys has few tiles of keys, each with many queries, and most
+/// multiprocessors would idle. Then each query head, and each of so many ranges of its queries, has
+/// tiles of its own, whose parts of dk and dv are added afterwards. 0 without parts. A part has
+/// many more queries than keys, so that little of the memory traffic is of parts. The number of
+/// heads must not choose: a head has the same bits in any batch.
+template <class T>
+int query_splits(const AttentionDims<T>& p) {
+  const int64_t readers = p.heads / p.key_heads, tiles = (p.map.key_blocks + 1) / 2;
+  const int64_t most = p.map.query_blocks / std::max(kPartBlocks, kPartRatio * p.map.key_blocks);
+  if (most == 0 || tiles >= kTilesOfHead) return 0;
+  const int64_t splits = std::clamp<int64_t>(kTilesOfHead / (tiles * readers), 1, most);
+  return readers * splits > 1 ? static_cast<int>(splits) : 0;
+}
+
 /// The fastest way by measurement: one pass for wide rows, and for short calls of heads of 64,
 /// where starts and ends of tiles count. All tiles of a dense call wait for the same turns, which
 /// costs little if each has many steps. Only the one pass gets dropout's bits. The number of heads
 /// must not choose: a head has the same bits in any batch.
 template <class T>
-Passes passes_of(const AttentionDims<T>& p, int width) {
+Passes passes_of(const AttentionDims<T>& p, int width, int splits) {
   const kernels::BlockList& list = p.map.by_query;
   if (!list.contiguous || p.bounds.ranges) return Passes::two;
   if (width != 64 && width != 128) return Passes::two;
@@ -74,6 +93,7 @@ Passes passes_of(const AttentionDims<T>& p, int width) {
     return width == 64 ? Passes::fused : Passes::staged;
   }
   if (wants_staged()) return Passes::staged;
+  if (splits > 0) return Passes::two;
   const int64_t queries = p.map.query_blocks, keys = p.map.key_blocks;
   if (2 * queries < keys) return Passes::two;
   if (is_dense(p.map)) {
@@ -91,6 +111,20 @@ CUtensorMap map_of_tiles(const AttentionDims<T>& p, const uint64_t* tiles) {
   constexpr int bytes = kernels::kBlockKeys * sizeof(uint64_t);
   return tensor_map(reinterpret_cast<const float*>(tiles), kept_bytes(p) / bytes,
                     bytes / static_cast<int>(sizeof(float)));
+}
+
+/// dk and dv, after dq, for a call that has all but its parts.
+template <class T, hopper::Kind kind>
+void run_keys(const KernelContext& context, hopper::Backward<T> call, int width) {
+  if (call.splits == 0) return hopper::backward_keys<T, kind>(context, call, width);
+  const AttentionDims<T>& p = call.dims;
+  const int64_t blocks = int64_t{p.batches} * p.heads * call.splits * p.map.key_blocks;
+  const int64_t bytes = blocks * 64 * width * int64_t{sizeof(float)};
+  const Workspace dk(context, bytes), dv(context, bytes);
+  call.dk_parts = dk.ptr<float4>();
+  call.dv_parts = dv.ptr<float4>();
+  hopper::backward_keys<T, kind>(context, call, width);
+  hopper::add_parts(context, call, width);
 }
 
 /// dq, dk and dv in one pass, for a call that has all but its turns and what dropout keeps.
@@ -196,20 +230,22 @@ void attention_hopper_backward(KernelContext& context, const AttentionInputs& in
         .stats = nullptr,
         .stats_map = {},
         .diagonals = nullptr,
+        .splits = query_splits(p),
+        .dk_parts = nullptr,
+        .dv_parts = nullptr,
         .order = {},
     };
     const int64_t blocks = int64_t{p.batches} * p.heads * p.map.query_blocks;
     const Workspace stats(context, blocks * int64_t{sizeof(BlockStats)});
     call.stats = stats.ptr<BlockStats>();
     call.stats_map = tensor_map(stats.ptr<float>(), blocks, sizeof(BlockStats) / sizeof(float));
-    if (const Passes passes = passes_of(p, width); passes != Passes::two) {
+    if (const Passes passes = passes_of(p, width, call.splits); passes != Passes::two) {
       return run_one_pass<T>(context, {call, rows_of<const T>(g.view()), {}, nullptr}, passes,
                              width, params.kept);
     }
     if (p.plain) {
       backward_queries<T, Kind::plain>(context, call, width);
-      backward_keys<T, Kind::plain>(context, call, width);
-      return;
+      return run_keys<T, Kind::plain>(context, call, width);
     }
     std::optional<Workspace> diagonals;
     if (gradients.drelative) {
@@ -220,7 +256,7 @@ void attention_hopper_backward(KernelContext& context, const AttentionInputs& in
     backward_queries<T, Kind::general>(context, call, width);
     if (diagonals) sum_diagonals(context, call.diagonals, p.map.query_blocks, *gradients.drelative);
     diagonals.reset();
-    backward_keys<T, Kind::general>(context, call, width);
+    run_keys<T, Kind::general>(context, call, width);
   });
 }
 

@@ -66,6 +66,7 @@ struct Groups {
   static constexpr bool kGeneral = false, kDropout = false, kCopiesKept = false;
   static constexpr bool kTakesBounds = true;  ///< whether calls may have bounds
   static constexpr bool kBackwards = false;   ///< whether a work tile's last blocks come first
+  static constexpr bool kInParts = false;     ///< whether calls may have `TileOrder::splits`
   static constexpr int kListeners = 0;        ///< how many other warps read the steps
   static constexpr int kListed = 2;  ///< for how many turns of ring `a` steps are listed ahead
 };
@@ -133,6 +134,17 @@ __device__ void store_row(T* to, int width, const float (&sum)[n], int half, flo
     if (inside && d < width) {
       *reinterpret_cast<uint4*>(to + d) = make_uint4(part[0], part[1], part[2], part[3]);
     }
+  }
+}
+
+/// Writes each thread's accumulators of 64 rows, four at a time, so that a group writes without
+/// gaps. `to`: where the first thread of the group writes its first four.
+template <int n>
+__device__ void store_sums(float4* to, const float (&sum)[n]) {
+#pragma unroll
+  for (int i = 0; i < n / 4; ++i) {
+    __stcg(to + i * kGroup + threadIdx.x % kGroup,
+           make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]));
   }
 }
 

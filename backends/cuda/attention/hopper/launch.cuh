@@ -29,15 +29,19 @@ int active_blocks(const KernelContext& context) {
 template <auto kernel, class S, class Shared, bool by_query, class Call>
 void launch_persistent(const KernelContext& context, Call call, bool share = true) {
   const auto& p = call.dims;
+  int heads = by_query ? p.heads : p.key_heads, splits = 0;
+  if constexpr (!by_query) splits = call.splits;
+  if (splits > 0) heads = p.heads * splits;
   call.order = tile_order({.list = by_query ? p.map.by_query : p.map.by_key,
                            .list_heads = p.map.batches * p.map.heads,
                            .batches = p.batches,
-                           .heads = by_query ? p.heads : p.key_heads,
+                           .heads = heads,
                            .blocks = by_query ? p.map.query_blocks : p.map.key_blocks,
                            .rows = S::kBlockRows,
                            .share = share,
                            .bounded = p.bounds.ranges != nullptr,
                            .active_blocks = active_blocks<S>(context)});
+  call.order.splits = std::max(splits, 1);
   std::optional<Workspace> counter;
   if (call.order.counted) {
     counter.emplace(context, sizeof(int));

@@ -57,13 +57,15 @@ __device__ inline void no_work(const WorkTile&) {}
 /// The loop of the warp that lists the work. It takes work tiles from the scheduler, publishes
 /// them, calls begin(work), loads the `resident` tiles, and publishes a step for each block that a
 /// row of the work tile lists. If `by_query`, these are blocks of keys. Otherwise they are blocks
-/// of queries, for each query head of the work tile's key head in turn. The warp runs ahead of the
-/// copies, so that they never wait for lists.
+/// of queries, for each query head of the work tile in turn. The warp runs ahead of the copies, so
+/// that they never wait for lists.
 template <class S, bool by_query, class X, class Shared, class Begin, class... Resident>
 __device__ void list_steps(const X& x, Shared& shared, const Begin& begin,
                            const Resident&... resident) {
   const auto& p = x.dims;
-  const int heads = by_query ? 1 : p.heads / p.key_heads;
+  const int heads = by_query      ? 1
+                    : S::kInParts ? x.order.query_heads(p.heads)
+                                  : p.heads / p.key_heads;
   PipelineState<S::kResident> at_resident;
   PipelineState<S::kWorkTiles> at_work;
   typename Shared::StepState at;
@@ -73,6 +75,10 @@ __device__ void list_steps(const X& x, Shared& shared, const Begin& begin,
     const WorkTile work(x.order, p, S::kBlockRows, tile);
     work.publish(shared.work[at_work.stage()], shared.work_full[at_work.stage()]);
     begin(work);
+    constexpr bool in_parts = S::kInParts && !by_query;
+    const int splits = in_parts ? x.order.splits : 1;
+    const int first_head = work.h / splits * heads, end_head = first_head + heads;
+    const int resident_head = in_parts ? p.key_head_of(first_head) : work.h;
     const int stage = at_resident.stage();
     Barrier& full = shared.resident_ring.full[stage];
     shared.resident_ring.acquire(at_resident);
@@ -81,15 +87,15 @@ __device__ void list_steps(const X& x, Shared& shared, const Begin& begin,
       const int row = __shfl_sync(~0u, work.block_row, i) * kBlock;
       int operand = 0;
       if (!elect_one()) continue;
-      (copy_rows(shared.resident[stage][operand++][i], 0, resident, row, work.h, work.b, full),
+      (copy_rows(shared.resident[stage][operand++][i], 0, resident, row, resident_head, work.b,
+                 full),
        ...);
     }
     at_resident.advance();
-    const int end_head = (work.h + 1) * heads;
-    for (int h = work.h * heads; h < end_head; ++h) {
+    for (int h = first_head; h < end_head; ++h) {
       BlockIterator<typename S::Element, S::kBlockRows, by_query, S::kBlocks, S::kTakesBounds,
                     S::kBackwards>
-          blocks(p, work, h);
+          blocks(p, work, h, work.h % splits, splits);
       bool last;
       do {
         int block[S::kBlocks], tile_of_lane[S::kBlocks];

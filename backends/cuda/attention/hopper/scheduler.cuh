@@ -80,7 +80,7 @@ struct WorkTile {
       return;
     }
     if (lane() < rows && at < s.rows) {
-      block_row = s.row_order[p.first_row(b, h * (p.heads / s.heads_per_batch), s.rows) + at];
+      block_row = s.row_order[p.first_row(b, s.first_query_head(h, p.heads), s.rows) + at];
     }
     // Some heads have fewer long rows than others.
     const bool is_long = block_row < 0;

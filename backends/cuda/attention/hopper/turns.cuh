@@ -138,11 +138,7 @@ __device__ inline bool take_turn(const TurnMemory& memory, const TurnAt& turn, f
   if (first && last) return true;
   float4* const to = memory.sums + turn.block * (8 * kGroup) + threadIdx.x % kGroup;
   if (first) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      __stcg(to + i * kGroup,
-             make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]));
-    }
+    store_sums(memory.sums + turn.block * (8 * kGroup), sum);
   } else if (!last) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
