@@ -1,5 +1,6 @@
 #include "native_sparse.h"
 
+#include "../../ops/attention/approximate/gated_sum.h"
 #include "../../ops/elementwise/binary.h"
 #include "../../ops/elementwise/unary.h"
 #include "../../ops/reduce/reduce.h"
@@ -57,13 +58,8 @@ Tensor NativeSparseBranches::forward(const Tensor& x, const Tensor& q, const Ten
   const Tensor branches[] = {
       compressed, attention(q, k, v, under(AttentionMask::causal() & chosen)),
       attention(q, k, v, under(AttentionMask::causal_window(options_.window)))};
-  const Tensor gates = sigmoid(gate(x)).view({x.size(0), x.size(1), 3, q.size(1), 1});
-  Tensor out;
-  for (int64_t i = 0; i < 3; ++i) {
-    const Tensor part = gates.select(2, i).transpose(1, 2) * branches[i];
-    out = out.defined() ? out + part : part;
-  }
-  return out.to(q.dtype());
+  const Tensor gates = sigmoid(gate(x)).view({x.size(0), x.size(1), 3, q.size(1)});
+  return gated_sum(gates.permute({2, 0, 3, 1}).to(q.dtype()), branches);
 }
 
 }  // namespace sash::nn

@@ -9,6 +9,7 @@
 
 #include "../support/attention/row_errors.h"
 #include "../support/devices.h"
+#include "../support/expect_error.h"
 
 using namespace sash;
 using namespace sash::testing;
@@ -93,4 +94,23 @@ TEST_CASE_TEMPLATE("attention of many queries to few keys", On, Cpu, Cuda) {
     check({1, 4, 2, 4200, 100, 96, 80}, DType::bfloat16);
     check({1, 4, 1, 2100, 90, 256, 128}, DType::float16);
   }
+}
+
+TEST_CASE("gated_sum: wrong calls") {
+  const Tensor gates = zeros({2, 1, 3, 4}), branch = zeros({1, 3, 4, 8});
+  const auto wrong = [](const Tensor& g, const std::vector<Tensor>& branches) {
+    return [=] { gated_sum(g, branches); };
+  };
+  const std::string op = ": gated_sum: expected ";
+  expect_errors({
+      {"ValueError" + op + "one to three branches, got 0", wrong(gates, {})},
+      {"ValueError" + op + "one to three branches, got 4",
+       wrong(gates, {branch, branch, branch, branch})},
+      {"DTypeError" + op + "tensors of one dtype, got float32 and float64",
+       wrong(gates, {branch, branch.to(DType::float64)})},
+      {"ShapeError" + op + "shape [1, 3, 4, 8], got [1, 3, 4, 7]",
+       wrong(gates, {branch, zeros({1, 3, 4, 7})})},
+      {"ShapeError" + op + "shape [1, 1, 3, 4], got [2, 1, 3, 4]", wrong(gates, {branch})},
+      {"ShapeError" + op + "4 axes, got [3]", wrong(gates, {zeros({3})})},
+  });
 }

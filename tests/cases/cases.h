@@ -66,6 +66,7 @@ void add_embedding(OpTable& table);
 void add_factories(OpTable& table);
 void add_float8(OpTable& table);
 void add_gated_delta_rule(OpTable& table);
+void add_gated_sum(OpTable& table);
 void add_gather(OpTable& table);
 void add_indexing(OpTable& table);
 void add_gelu(OpTable& table);

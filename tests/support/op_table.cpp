@@ -36,6 +36,7 @@ const OpTable& op_table() {
                            add_linear_attention,
                            add_float8,
                            add_gated_delta_rule,
+                           add_gated_sum,
                            add_cross_entropy,
                            add_mse_loss,
                            add_losses,

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <span>
+
+#include "../../../tensor/tensor.h"
+
+namespace sash {
+
+/// The sum of one to three branches [B, H, S, D] of attention, each times a gate for every head of
+/// every token: y[b, h, s] = sum_i gates[i, b, h, s] branches[i][b, h, s]. gates [n, B, H, S];
+/// all of one floating dtype. y lies in memory as the first branch does. With kernels, one pass
+/// over the branches computes it, and one its gradients.
+SASH_API Tensor gated_sum(const Tensor& gates, std::span<const Tensor> branches);
+
+namespace composite {
+
+/// `gated_sum` from plain ops.
+SASH_API Tensor gated_sum(const Tensor& gates, std::span<const Tensor> branches);
+
+}  // namespace composite
+
+}  // namespace sash
