@@ -35,26 +35,23 @@ SASH_HOST_DEVICE inline void multiply_wide(uint32_t a, uint32_t b, uint32_t& low
 #endif
 }
 
+inline constexpr uint32_t kPhiloxFactor0 = 0xD2511F53u, kPhiloxFactor1 = 0xCD9E8D57u;
+
 /// A round of Philox4x32 with the round's two keys.
 SASH_HOST_DEVICE inline void philox_round(PhiloxBlock& c, uint32_t key0, uint32_t key1) {
   uint32_t low0, high0, low1, high1;
-  multiply_wide(0xD2511F53u, c.lane[0], low0, high0);
-  multiply_wide(0xCD9E8D57u, c.lane[2], low1, high1);
+  multiply_wide(kPhiloxFactor0, c.lane[0], low0, high0);
+  multiply_wide(kPhiloxFactor1, c.lane[2], low1, high1);
   c = {{high1 ^ c.lane[1] ^ key0, low1, high0 ^ c.lane[3] ^ key1, low0}};
 }
 
 /// What is added to the two keys after each round.
 inline constexpr uint32_t kPhiloxKeyStep0 = 0x9E3779B9u, kPhiloxKeyStep1 = 0xBB67AE85u;
 
-/// The block before the first round.
-SASH_HOST_DEVICE inline PhiloxBlock philox_start(uint64_t counter) {
-  return {{static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0}};
-}
-
-/// Philox4x32 of 10 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
-template <int rounds = 10>
-SASH_HOST_DEVICE PhiloxBlock philox(uint64_t seed, uint64_t counter) {
-  PhiloxBlock block = philox_start(counter);
+/// Philox4x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) of a counter
+/// of 128 bits.
+template <int rounds>
+SASH_HOST_DEVICE PhiloxBlock philox(uint64_t seed, PhiloxBlock block) {
   uint32_t key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
   for (int round = 0; round < rounds; ++round) {
     philox_round(block, key0, key1);
@@ -62,6 +59,12 @@ SASH_HOST_DEVICE PhiloxBlock philox(uint64_t seed, uint64_t counter) {
     key1 += kPhiloxKeyStep1;
   }
   return block;
+}
+
+/// Philox4x32 of 10 rounds.
+SASH_HOST_DEVICE inline PhiloxBlock philox(uint64_t seed, uint64_t counter) {
+  return philox<10>(seed,
+                    {{static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0}});
 }
 
 /// Uniform in [0, 1), a multiple of 2^-24 in float32 and of 2^-32 in float64.

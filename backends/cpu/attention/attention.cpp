@@ -236,7 +236,7 @@ void attention_dropout(KernelContext&, View kept, PhiloxState state, double p) {
   parallel_for_each(keys > 0 ? kept.numel() / keys : 0, 16, [&](int64_t row) {
     bool* const y = kept.ptr<bool>() + row * keys;
     for (Index at = 0; at < words; ++at) {
-      const uint32_t word = drop.word(state.seed, drop.counter(start, row, words, at));
+      const uint32_t word = drop.word(state.seed, start, row, at);
       const Index first = at * drop.kKeys, end = std::min<Index>(keys, first + drop.kKeys);
       for (Index j = first; j < end; ++j) y[j] = word >> (j - first) & 1;
     }

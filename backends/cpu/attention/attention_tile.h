@@ -262,26 +262,24 @@ void draw_rows(const AttentionDims& dims, Index row, Index key, Index keys, T* f
   const AttentionDropout drop(dims.params.dropout);
   const PhiloxState& state = dims.params.philox;
   const uint64_t start = (state.base ? *state.base : 0) + state.offset;
-  const Index words = AttentionDropout::words(dims.keys);
   const auto factor = static_cast<T>(drop.factor());
   for (Index j = 0; j < keys;) {
     const Index at = (key + j) / AttentionDropout::kKeys, bit = (key + j) % AttentionDropout::kKeys;
     uint32_t kept[kBatch], lane[4][kBatch];
-    uint64_t counter[kBatch];
-    for (Index i = 0; i < kBatch; ++i) {
-      kept[i] = drop.start();
-      counter[i] = AttentionDropout::counter(start, row + i, words, at);
-    }
+    for (uint32_t& x : kept) x = drop.first();
     for (int block = 0; block < AttentionDropout::kBlocks; ++block) {
-      if (!drop.skips(block)) {
-        philox_batch<kBatch, AttentionDropout::kRounds>(state.seed, counter, lane);
-        for (int l = 0; l < 4; ++l) {
-          for (Index i = 0; i < kBatch; ++i) {
-            kept[i] = drop.compare(kept[i], lane[l][i], drop.zero(4 * block + l));
-          }
+      if (drop.skips(block)) continue;
+      const uint32_t index = AttentionDropout::index(at, block);
+      for (Index i = 0; i < kBatch; ++i) {
+        const PhiloxBlock counter = AttentionDropout::counter(start, row + i, index);
+        for (int l = 0; l < 4; ++l) lane[l][i] = counter.lane[l];
+      }
+      philox_batch<kBatch, AttentionDropout::kRounds>(state.seed, lane);
+      for (int l = 0; l < 4; ++l) {
+        for (Index i = 0; i < kBatch; ++i) {
+          kept[i] = drop.compare(kept[i], lane[l][i], drop.zero(4 * block + l));
         }
       }
-      for (uint64_t& c : counter) ++c;
     }
     const Index end = std::min(keys, j + AttentionDropout::kKeys - bit);
     for (Index shift = bit; j < end; ++j, ++shift) {

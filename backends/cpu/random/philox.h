@@ -6,15 +6,10 @@
 
 namespace sash::cpu {
 
-/// lane[l][i] = lane l of `philox<rounds>(seed, counter[i])`. Each round runs over the whole batch,
+/// `philox<rounds>` of the counters lane[0..3][i], in place. Each round runs over the whole batch,
 /// so that the compiler vectorises it.
-template <int kBatch, int rounds = 10>
-void philox_batch(uint64_t seed, const uint64_t* counter, uint32_t (*lane)[kBatch]) {
-  for (int i = 0; i < kBatch; ++i) {
-    lane[0][i] = static_cast<uint32_t>(counter[i]);
-    lane[1][i] = static_cast<uint32_t>(counter[i] >> 32);
-    lane[2][i] = lane[3][i] = 0;
-  }
+template <int kBatch, int rounds>
+void philox_batch(uint64_t seed, uint32_t (*lane)[kBatch]) {
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
   for (int round = 0; round < rounds; ++round) {
     for (int i = 0; i < kBatch; ++i) {

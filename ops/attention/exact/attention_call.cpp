@@ -202,7 +202,7 @@ AttentionCall::AttentionCall(const AttentionTensors& inputs, const AttentionOpti
 void AttentionCall::draw_dropout(Device device) {
   if (dropout == 0) return;
   const int64_t rows = shape.batch * shape.heads * shape.queries;
-  philox = next_philox(device, kernels::AttentionDropout::draws(rows, shape.keys));
+  philox = next_philox(device, kernels::AttentionDropout::draws(rows));
 }
 
 SmallVector<Tensor, 2> AttentionCall::mask_tensors() const {

@@ -32,8 +32,9 @@ struct AttentionDims {
   int64_t slope_step;
   bool dropout;
   kernels::AttentionDropout drop;
-  int kept_span;  ///< blocks from the first to the last that a query block lists, at most
-  C kept;         ///< the factor of the weights that dropout does not drop
+  int kept_span;  ///< blocks from the first to the last that a query block lists, at most; over 1
+  uint32_t per_kept_span;  ///< 2^32 / kept_span, rounded up
+  C kept;                  ///< the factor of the weights that dropout does not drop
   PhiloxState random;
 
   AttentionDims(const AttentionInputs& x, const AttentionParams& params,
@@ -60,7 +61,8 @@ struct AttentionDims {
         dropout(params.dropout > 0),
         drop(params.dropout),
         kept_span(static_cast<int>(
-            map.by_query.contiguous ? std::max<int64_t>(map.by_query.longest, 1) : map.key_blocks)),
+            std::max<int64_t>(map.by_query.contiguous ? map.by_query.longest : map.key_blocks, 2))),
+        per_kept_span(~0u / static_cast<uint32_t>(kept_span) + 1),
         kept(static_cast<C>(drop.factor())),
         random(params.philox) {
     for (int axis = 0; params.bias && axis < 4; ++axis)
@@ -77,15 +79,15 @@ struct AttentionDims {
 
   /// Bit j: whether dropout keeps the weight of key 32 at + j, of row `row` of [B, H, S_q].
   __device__ uint32_t kept_word(int64_t row, int at) const {
-    const int64_t words = kernels::AttentionDropout::words(keys);
-    return drop.word(random.seed,
-                     kernels::AttentionDropout::counter(draws_start(), row, words, at));
+    return drop.word(random.seed, draws_start(), row, at);
   }
 
   /// The number of the bit tile of dropout (kept.cuh) of block n of query block `row` of [B, H,
   /// query blocks].
   __device__ int kept_tile(int64_t row, int n) const {
-    return static_cast<int>(row) * kept_span + n % kept_span;
+    // n / kept_span, for n < 2^32 / kept_span.
+    const int rounds = static_cast<int>(__umulhi(static_cast<uint32_t>(n), per_kept_span));
+    return (static_cast<int>(row) - rounds) * kept_span + n;
   }
 
   /// The key head that query head h reads.

@@ -5,6 +5,7 @@
 #include "../../runtime/backend.h"
 #include "dims.cuh"
 #include "kept.h"
+#include "lanes.cuh"
 
 /// Bit tiles of dropout: which probabilities of a call dropout does not drop. They are drawn once
 /// for a pass, before the kernels that read them.
@@ -24,18 +25,38 @@ bool keeps_tiles(const AttentionDims<T>& p, int64_t features, int64_t most = kDr
          p.kept_span <= most * std::max<int64_t>(features, 32);
 }
 
-/// Bit tiles [B, H, query blocks, span][64] in two orders; null for an order that is not needed.
-/// Only the blocks between the first and the last block that a query block lists are written.
+/// A bit tile of a block of scores. Each thread of four warps has one word: the bits of its
+/// accumulators (fragments.cuh). The rows of accumulators are queries or keys.
+struct alignas(128) KeptTile {
+  uint32_t word[4 * kWarp];
+};
+
+/// The number of this lane's word in a tile, if the lane has rows 16 `rows` + lane() / 4, and 8
+/// rows further.
+template <bool by_query>
+__device__ int kept_word_of(int rows) {
+  return rows * kWarp + (by_query ? lane() : lane() % 4 * 8 + lane() / 4 % 2 * 4 + lane() / 8);
+}
+
+/// The place of the bit of sum[j][e] in the word. It is a sum of terms, each of one bit of j or e.
+template <bool by_query>
+constexpr __device__ int kept_place(int j, int e) {
+  return by_query ? j % 4 * 8 + j / 4 * 4 + e
+                  : j / 2 % 2 * 16 + e / 2 * 8 + j / 4 * 4 + j % 2 * 2 + e % 2;
+}
+
+/// Bit tiles [B, H, query blocks, span] in two orders; null for an order that is not needed. Only
+/// the blocks between the first and the last block that a query block lists are written.
 struct KeptCall {
-  uint64_t* by_query = nullptr;  ///< rows are queries
-  uint64_t* by_key = nullptr;    ///< rows are keys
+  KeptTile* by_query = nullptr;  ///< rows are queries
+  KeptTile* by_key = nullptr;    ///< rows are keys
 };
 
 /// The size in bytes of the bit tiles in one order.
 template <class T>
 int64_t kept_bytes(const AttentionDims<T>& p) {
-  return int64_t{p.batches} * p.heads * p.map.query_blocks * p.kept_span * kernels::kBlockKeys *
-         int64_t{sizeof(uint64_t)};
+  return int64_t{p.batches} * p.heads * p.map.query_blocks * p.kept_span *
+         int64_t{sizeof(KeptTile)};
 }
 
 template <class T>
@@ -50,18 +71,19 @@ class KeptTiles {
   KeptTiles(const KernelContext& context, const AttentionDims<T>& dims, const TensorView* kept,
             AttentionPass pass, bool by_query, bool by_key)
       : scratch_(context, (by_query + (by_key && !kept)) * kept_bytes(dims)) {
-    auto* const memory = scratch_.template ptr<uint64_t>();
+    auto* const memory = scratch_.template ptr<KeptTile>();
+    const int64_t tiles = kept_bytes(dims) / int64_t{sizeof(KeptTile)};
     KeptCall draws;
     if (by_query) draws.by_query = memory;
-    if (by_key && !kept) draws.by_key = memory + (by_query ? kept_bytes(dims) / 8 : 0);
+    if (by_key && !kept) draws.by_key = memory + (by_query ? tiles : 0);
     tiles_ = draws;
-    if (kept) tiles_.by_key = kept->ptr<uint64_t>();
+    if (kept) tiles_.by_key = kept->ptr<KeptTile>();
     if (pass == AttentionPass::forward) draws = tiles_;
     if (draws.by_query || draws.by_key) kept_tiles(context, dims, draws);
   }
 
-  const uint64_t* by_query() const { return tiles_.by_query; }
-  const uint64_t* by_key() const { return tiles_.by_key; }
+  const KeptTile* by_query() const { return tiles_.by_query; }
+  const KeptTile* by_key() const { return tiles_.by_key; }
 
  private:
   Workspace scratch_;

@@ -136,15 +136,10 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     listed_ = next_;
     shared_.a_ring.wait(at_);
     if (is(kMasked)) mask_.template load<false>(x_.dims, this->work(), this->step(), row_);
-    const int s = this->stage_of(at_);
-#pragma unroll
-    for (int block = 0; S::kDropout && block < S::kBlocks; ++block) {
-      start_from(score + 32 * block, shared_.stats[s][block].neg_lse);
-    }
     fence_operand(score);
     warpgroup_arrive();
-    multiply_rows<typename S::Rows, typename S::Streamed, S::kDropout>(
-        score, k, q_.at(s, sizeof(shared_.a[0])));
+    multiply_rows<typename S::Rows, typename S::Streamed>(
+        score, k, q_.at(this->stage_of(at_), sizeof(shared_.a[0])));
     warpgroup_commit();
   }
 
@@ -157,9 +152,9 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
 
   /// Reads the statistics of the step whose S' is in flight.
   __device__ void read_stats() {
-    if constexpr (S::kDropout) return;
     const auto& stats = shared_.stats[this->stage_of(at_)];
     lse_.load(stats[0].neg_lse);
+    if constexpr (S::kDropout) return;
 #pragma unroll
     for (int block = 0; block < S::kBlocks; ++block) dot_[block].load(stats[block].neg_dot);
   }
@@ -182,36 +177,27 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     // P = 2^(exponent S' - lse)
     fence_operand(score);
     if (is(kMasked)) mask_.apply(score);
-    if constexpr (S::kDropout) {
 #pragma unroll
-      for (float& x : score) x = exp2_approx(x * x_.dims.exponent);
-    } else {
+    for (int block = 0; block < S::kBlocks; ++block) {
 #pragma unroll
-      for (int block = 0; block < S::kBlocks; ++block) {
-#pragma unroll
-        for (int i = 0; i < 32; ++i) {
-          float& x = score[32 * block + i];
-          x = exp2_approx(fmaf(x, x_.dims.exponent, lse_.of(i)));
-        }
-        if (block + 1 < S::kBlocks) lse_.load(shared_.stats[s][block + 1].neg_lse);
+      for (int i = 0; i < 32; ++i) {
+        float& x = score[32 * block + i];
+        x = exp2_approx(fmaf(x, x_.dims.exponent, lse_.of(i)));
       }
+      if (block + 1 < S::kBlocks) lse_.load(shared_.stats[s][block + 1].neg_lse);
     }
+    if constexpr (S::kDropout) dot_[0].load(shared_.stats[s][0].neg_dot);
     warpgroup_wait<0>();
     fence_operand(dscore);
-    uint32_t kept[S::kBlocks];
-#pragma unroll
-    for (int block = 0; S::kDropout && block < S::kBlocks; ++block) {
-      kept[block] = kept_.of_thread(block);
-      replace_hidden(dscore + 32 * block, kept[block], 0.f);
-    }
-#pragma unroll
-    for (int block = 0; S::kDropout && block < S::kBlocks; ++block) {
-      for_columns(shared_.stats[s][block].neg_dot,
-                  [&](int i, float x) { dscore[32 * block + i] += x; });
-    }
     // dS' = P dP'
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) dscore[i] *= score[i];
+    for (int block = 0; S::kDropout && block < S::kBlocks; ++block) {
+      apply_dropout(reinterpret_cast<float(&)[32]>(score[32 * block]),
+                    reinterpret_cast<float(&)[32]>(dscore[32 * block]), dot_[0], kept_[block]);
+      if (block + 1 < S::kBlocks) dot_[0].load(shared_.stats[s][block + 1].neg_dot);
+    }
+#pragma unroll
+    for (int i = 0; !S::kDropout && i < kScores; ++i) dscore[i] *= score[i];
     // Hidden keys and values may be any numbers, also NaN.
     if (is(kMasked)) {
 #pragma unroll
@@ -223,12 +209,8 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     }
     uint32_t dscore_words[kScores / 2], words[kScores / 2];
     pack<T>(dscore_words, dscore);
-    // dV += P' g
-#pragma unroll
-    for (int block = 0; S::kDropout && block < S::kBlocks; ++block) {
-      replace_hidden(score + 32 * block, kept[block], 0.f);
-    }
     pack<T>(words, score);
+    // dV += P' g
     fence_operand(dv_);
     warpgroup_arrive();
     multiply_add<typename S::Streamed>(dv_, words, g);
@@ -291,23 +273,19 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     at_turn_.advance();
   }
 
-  /// Initialises accumulators [64][64] with a value for each column.
-  static __device__ void start_from(float* sum, const float (&values)[kBlock]) {
-    for_columns(values, [&](int i, float x) { set(sum[i], x); });
-  }
-
   static constexpr int kScores = 32 * S::kBlocks, kSums = S::kWidth / 2;
 
   using Base::at_, Base::at_resident_, Base::row_, Base::shared_, Base::x_;
 
   const Operand keys_, q_, dscores_;
   const uint32_t square_of_;
-  ColumnValues lse_, dot_[S::kBlocks];  ///< the statistics, in kernels without dropout
+  ColumnValues lse_, dot_[S::kBlocks];  ///< the statistics; with dropout, of one block at a time
   uint32_t listed_,
       next_;             ///< list entries of the current step, and of the step that was read last
   uint32_t parity_ = 0;  ///< of the step, for dS'
   typename TurnRing<S::kBlocks>::State at_turn_;
-  Mask<S::kBlocks, false> mask_, kept_;
+  Mask<S::kBlocks, false> mask_;
+  uint32_t kept_[S::kBlocks];  ///< with dropout
   float dk_[kSums], dv_[kSums];
 };
 

@@ -170,36 +170,41 @@ class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared
     warpgroup_wait<0>();
     // dS' = P (dP' - D)
     fence_operand(other);
-    uint32_t kept[S::kBlocks];
-#pragma unroll
-    for (int block = 0; block < S::kBlocks; ++block) {
-      auto& part = reinterpret_cast<float(&)[32]>(other[32 * block]);
-      if constexpr (S::kDropout) {
-        kept[block] = kept_.of_thread(block);
-        replace_hidden(part, kept[block], 0.f);
-      }
-#pragma unroll
-      for (int i = 0; i < 32; ++i) part[i] += values.of(i);
-      if (block + 1 < S::kBlocks) values.load(stats[block + 1].neg_dot);
-#pragma unroll
-      for (int i = 0; i < 32; ++i) part[i] *= score[32 * block + i];
-    }
+    uint32_t dscore_words[kScores / 2], words[kScores / 2];
     // Hidden keys and values may be any numbers, also NaN.
-    if (masked) {
+    const auto hide = [&](int block) {
+      if (step.tile[row_][block] != kEmpty) return;
+#pragma unroll
+      for (int i = 32 * block; i < 32 * (block + 1); ++i) other[i] = 0;
+    };
+    if constexpr (S::kDropout) {
 #pragma unroll
       for (int block = 0; block < S::kBlocks; ++block) {
-        if (step.tile[row_][block] != kEmpty) continue;
-#pragma unroll
-        for (int i = 32 * block; i < 32 * (block + 1); ++i) other[i] = 0;
+        auto& weight = reinterpret_cast<float(&)[32]>(score[32 * block]);
+        auto& part = reinterpret_cast<float(&)[32]>(other[32 * block]);
+        apply_dropout(weight, part, values, kept_[block]);
+        if (block + 1 < S::kBlocks) values.load(stats[block + 1].neg_dot);
+        if (masked) hide(block);
+        pack<T>(reinterpret_cast<uint32_t(&)[16]>(dscore_words[16 * block]), part);
+        pack<T>(reinterpret_cast<uint32_t(&)[16]>(words[16 * block]), weight);
       }
-    }
-    uint32_t dscore_words[kScores / 2], words[kScores / 2];
-    pack<T>(dscore_words, other);
+    } else {
 #pragma unroll
-    for (int block = 0; S::kDropout && block < S::kBlocks; ++block) {
-      replace_hidden(score + 32 * block, kept[block], 0.f);
+      for (int block = 0; block < S::kBlocks; ++block) {
+        auto& part = reinterpret_cast<float(&)[32]>(other[32 * block]);
+#pragma unroll
+        for (int i = 0; i < 32; ++i) part[i] += values.of(i);
+        if (block + 1 < S::kBlocks) values.load(stats[block + 1].neg_dot);
+#pragma unroll
+        for (int i = 0; i < 32; ++i) part[i] *= score[32 * block + i];
+      }
+      if (masked) {
+#pragma unroll
+        for (int block = 0; block < S::kBlocks; ++block) hide(block);
+      }
+      pack<T>(dscore_words, other);
+      pack<T>(words, score);
     }
-    pack<T>(words, score);
     if constexpr (S::kSquares == 1) meet();  // both have formed dQ of the step before
     const auto square = static_cast<uint32_t>(square_ * sizeof(shared_.dscores[0]));
 #pragma unroll
@@ -270,7 +275,8 @@ class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared
   int square_ = 0, staged_ = 0;   ///< the buffers that the current step uses
   typename Base::Listed listed_;  ///< list entries of the step whose scores are being computed
   int of_part_[S::kGroups];       ///< the tiles of both rows for the block `block_of_part()`
-  Mask<S::kBlocks, false> mask_, kept_;
+  Mask<S::kBlocks, false> mask_;
+  uint32_t kept_[S::kBlocks];  ///< with dropout
   float dk_[kSums], dv_[kSums];
 };
 
@@ -298,13 +304,12 @@ void launch_staged(const KernelContext& context, const Fused<T>& call) {
 
 template <class T, Kind kind>
 void backward_staged(const KernelContext& context, const Fused<T>& call, int width) {
-  if constexpr (kind == Kind::dropout) {
-    launch_staged<WithDropout<StagedShape<T, 128>, false>>(context, call);
-  } else if (width == 64) {
-    launch_staged<StagedShape<T, 64>>(context, call);
-  } else {
-    launch_staged<StagedShape<T, 128>>(context, call);
-  }
+  const auto launch = [&]<int kWidth>() {
+    using S = StagedShape<T, kWidth>;
+    using Shape = std::conditional_t<kind == Kind::dropout, WithDropout<S, false>, S>;
+    launch_staged<Shape>(context, call);
+  };
+  width == 64 ? launch.template operator()<64>() : launch.template operator()<128>();
 }
 
 }  // namespace sash::cuda::hopper

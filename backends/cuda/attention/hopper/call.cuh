@@ -1,6 +1,7 @@
 #pragma once
 
 #include "../../../../ops/kernels/attention.h"
+#include "../common/kept.cuh"
 #include "../common/rows.cuh"
 #include "launch.cuh"
 
@@ -26,8 +27,8 @@ void forward(const KernelContext& context, const Forward<T>& call, int width);
 /// The row statistics of a query block, with D = rowsum(g . out) - g_lse. The accumulators of q . k
 /// start from -lse / scale, so that P = 2^(exponent sum). The accumulators of g . v start from -D,
 /// so that dS = P sum. Past the last query the values are -infinity and 0, so that P = 0. General
-/// kernels store -lse to the base 2 instead of -lse / scale. So do the one-pass kernels, except for
-/// 64 features with dropout; in all of them the rows are in the order of `place_of_row`.
+/// kernels store -lse to the base 2 instead of -lse / scale. So do the one-pass kernels, in which
+/// the rows are in the order of `place_of_row`.
 struct alignas(128) BlockStats {
   float neg_lse[kBlock], neg_dot[kBlock];
 };
@@ -105,7 +106,7 @@ template <class T>
 struct Fused : Backward<T> {
   Rows<const T> g_rows;
   TurnMemory turns;
-  const uint64_t* kept;  ///< bit tiles `by_key` (KeptCall); null without dropout
+  const KeptTile* kept;  ///< bit tiles `by_key` (KeptCall); null without dropout
 };
 
 /// The first kernel of a one-pass call. Writes the statistics and the turns, and zeros to dq for
@@ -118,7 +119,7 @@ template <class T, Kind kind>
 void backward_fused(const KernelContext& context, const Fused<T>& call);
 
 /// The alternative second kernel: writes dk, dv and the sums of dq. For tiles of 64 or 128
-/// features, with dropout 128.
+/// features.
 template <class T, Kind kind>
 void backward_staged(const KernelContext& context, const Fused<T>& call, int width);
 

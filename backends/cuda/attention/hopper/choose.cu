@@ -90,7 +90,10 @@ Passes passes_of(const AttentionDims<T>& p, int width, int splits) {
   if (width != 64 && width != 128) return Passes::two;
   if (!p.plain) {
     if (!keeps_tiles(p, width)) return Passes::two;
-    return width == 64 ? Passes::fused : Passes::staged;
+    const bool wide = list.entries >= kWideRow * rows_of(p.map);
+    return width == 64 && (is_short(p.map) || is_window(p.map) || !wide) && !wants_staged()
+               ? Passes::fused
+               : Passes::staged;
   }
   if (wants_staged()) return Passes::staged;
   if (splits > 0) return Passes::two;
@@ -107,10 +110,9 @@ Passes passes_of(const AttentionDims<T>& p, int width, int splits) {
 
 /// The tensor map of bit tiles, a row for each.
 template <class T>
-CUtensorMap map_of_tiles(const AttentionDims<T>& p, const uint64_t* tiles) {
-  constexpr int bytes = kernels::kBlockKeys * sizeof(uint64_t);
-  return tensor_map(reinterpret_cast<const float*>(tiles), kept_bytes(p) / bytes,
-                    bytes / static_cast<int>(sizeof(float)));
+CUtensorMap map_of_tiles(const AttentionDims<T>& p, const KeptTile* tiles) {
+  return tensor_map(reinterpret_cast<const float*>(tiles),
+                    kept_bytes(p) / int64_t{sizeof(KeptTile)}, sizeof(KeptTile) / sizeof(float));
 }
 
 /// dk and dv, after dq, for a call that has all but its parts.

@@ -154,7 +154,7 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     if constexpr (S::kDropout) {
 #pragma unroll
       for (int part = 0; part < S::kBlocks; ++part) {
-        kept_.load_tile(part, shared_.kept[this->stage_of(at_)][part][row_].word);
+        kept_[part] = kept_word<true>(shared_.kept[this->stage_of(at_)][part][row_]);
       }
     }
     if constexpr (S::kGeneral) position_ = {this->work(), step, row_};
@@ -331,8 +331,8 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
     if constexpr (S::kGeneral) apply_dropout();
     if constexpr (S::kDropout) {
 #pragma unroll
-      for (int part = 0; part < S::kBlocks; ++part) {
-        replace_hidden(score_ + 32 * part, kept_.of_thread(part), 0.f);
+      for (int i = 0; i < kScores; ++i) {
+        if (!keeps<true>(kept_[i / 32], i % 32)) score_[i] = 0;
       }
     }
   }
@@ -406,7 +406,8 @@ class ForwardGroup : public Consumer<ForwardGroup<S, T>, S, Forward<T>, SharedSt
   bool last_, ended_, masked_;
   bool visible_, rescales_;  ///< for `attend_long`
   float rescale_[2];
-  Mask<S::kBlocks, true> mask_, kept_;
+  Mask<S::kBlocks, true> mask_;
+  uint32_t kept_[S::kBlocks];  ///< with dropout
   StepPosition position_;
   float score_[kScores], sum_[kSums];
   uint32_t weight_[kScores / 2];

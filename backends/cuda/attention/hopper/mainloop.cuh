@@ -9,10 +9,6 @@
 /// the loop of the consumers over work tiles, and the roles of warps.
 namespace sash::cuda::hopper {
 
-/// A bit tile of dropout (common/kept.cuh).
-struct alignas(128) KeptTile {
-  uint64_t word[kBlock];
-};
 struct NoTiles {};
 
 /// The shared memory of a block of threads. Resident tiles stay during a work tile. Pairs of tiles
@@ -117,16 +113,16 @@ __device__ void list_steps(const X& x, Shared& shared, const Begin& begin,
   shared.step[at.stage()].publish_end(shared.step_full[at.stage()]);
 }
 
-/// Copies the bit tiles of a step for each of the work tile's rows, or without memory for them,
-/// fetches them into the L2 cache. By one thread.
+/// Copies the bit tiles of a step of head (b, h) for each of the work tile's rows, or without
+/// memory for them, fetches them into the L2 cache. By one thread.
 template <class S, bool by_query, class X>
-__device__ void copy_kept(const X& x, KeptTile (*kept)[S::kBlockRows],
-                          const Step<S::kBlockRows, S::kBlocks>& step,
-                          const int (&rows)[S::kBlockRows], Barrier& full) {
-  const int64_t first = x.dims.block_of(step.b, step.h);
+__device__ void copy_kept(const X& x, KeptTile (*kept)[S::kBlockRows], int b, int h,
+                          const int (&blocks)[S::kBlocks], const int (&rows)[S::kBlockRows],
+                          Barrier& full) {
+  const int64_t first = x.dims.block_of(b, h);
 #pragma unroll
   for (int part = 0; part < S::kBlocks; ++part) {
-    const int block = step.block[part] == kNoBlock ? 0 : step.block[part];
+    const int block = blocks[part] == kNoBlock ? 0 : blocks[part];
 #pragma unroll
     for (int i = 0; i < S::kBlockRows; ++i) {
       const int query = by_query ? rows[i] : block, key = by_query ? block : rows[i];
@@ -134,7 +130,7 @@ __device__ void copy_kept(const X& x, KeptTile (*kept)[S::kBlockRows],
       if constexpr (S::kCopiesKept) {
         copy_row(&kept[part][i], x.kept, tile, full);
       } else {
-        prefetch_l2(x.kept + int64_t{tile} * kBlock, sizeof(KeptTile));
+        prefetch_l2(x.kept + tile, sizeof(KeptTile));
       }
     }
   }
@@ -170,7 +166,7 @@ __device__ void copy_steps(const X& x, Shared& shared, uint32_t extra, CopyA cop
     shared.step_full[at.stage()].wait(at.parity());
     const auto& step = shared.step[at.stage()];
     if (step.is_end()) return;
-    const int b = step.b, head = by_query ? x.dims.key_head_of(step.h) : step.h;
+    const int b = step.b, h = step.h, head = by_query ? x.dims.key_head_of(h) : h;
     int block[S::kBlocks];
 #pragma unroll
     for (int part = 0; part < S::kBlocks; ++part) block[part] = step.block[part];
@@ -180,7 +176,15 @@ __device__ void copy_steps(const X& x, Shared& shared, uint32_t extra, CopyA cop
       shared.step_full[next.stage()].wait(next.parity());
     }
     shared.a_ring.acquire(of_a);
+    const int slot = at_work.stage();
+    if constexpr (S::kDropout) shared.work_full[slot].wait(at_work.parity());
     if (elect_one()) {
+      // Read before the commit: after it, the consumers may release the work tile.
+      int rows[S::kBlockRows];
+#pragma unroll
+      for (int i = 0; S::kDropout && i < S::kBlockRows; ++i) {
+        rows[i] = shared.work[slot].block_row[i];
+      }
       Barrier& full = shared.a_ring.commit(
           of_a, extra + S::kCopiesKept * S::kBlocks * S::kBlockRows * uint32_t{sizeof(KeptTile)});
 #pragma unroll
@@ -190,7 +194,7 @@ __device__ void copy_steps(const X& x, Shared& shared, uint32_t extra, CopyA cop
       if constexpr (S::kDropout) {
         KeptTile(*kept)[S::kBlockRows] = nullptr;
         if constexpr (S::kCopiesKept) kept = shared.kept[of_a.stage()];
-        copy_kept<S, by_query>(x, kept, step, shared.work[at_work.stage()].block_row, full);
+        copy_kept<S, by_query>(x, kept, b, h, block, rows, full);
       }
     }
     if (S::kDropout && step.last) at_work.advance();

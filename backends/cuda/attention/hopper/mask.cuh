@@ -1,5 +1,6 @@
 #pragma once
 
+#include "../common/kept.cuh"
 #include "blocks.cuh"
 
 namespace sash::cuda::hopper {
@@ -16,6 +17,19 @@ __device__ inline void replace_hidden(float* score, uint32_t bits, float value) 
       if (!(bits >> (16 * half + 2 * j + 1) & 1)) pair[1] = value;
     }
   }
+}
+
+/// Whether dropout keeps score i of a thread's 32 scores of a block. `kept` is the thread's word of
+/// a bit tile.
+template <bool by_query>
+__device__ bool keeps(uint32_t kept, int i) {
+  return kept >> kept_place<by_query>(i / 4, i % 4) & 1;
+}
+
+/// This thread's word of a bit tile.
+template <bool by_query>
+__device__ uint32_t kept_word(const KeptTile& tile) {
+  return tile.word[kept_word_of<by_query>(warp() % 4)];
 }
 
 /// The visible pairs among the scores [64][64 kBlocks] of a group. Rows are queries (`by_query`) or
@@ -45,12 +59,6 @@ class Mask {
                      work.block_row[number] * kBlock, step.block[part] * kBlock);
       }
     }
-  }
-
-  /// Starts to load the mask of block `part` from a bit tile.
-  __device__ void load_tile(int part, const uint64_t* tile) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) word_[part][half] = tile[row_of(half)];
   }
 
   /// Bit e: whether sum[4 j + e] is visible.

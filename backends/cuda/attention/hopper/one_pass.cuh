@@ -7,7 +7,7 @@
 /// two groups also exchange dS' in shared memory. Then each group forms a part [64][64] of dQ = dS
 /// K over the keys of both groups. The part is added to sums in global memory when it is its turn.
 ///
-/// With dropout, dV = (M P)' g and dS = P (M dP - D), where the elements of M are 0 or `kept`. The
+/// With dropout, dV = (M P)' g and dS = M P dP - P D, where the elements of M are 0 or `kept`. The
 /// kernels compute with 0 and 1 instead: their sums are gradients divided by `kept`, and the
 /// statistics have D divided by `kept`.
 namespace sash::cuda::hopper {
@@ -59,9 +59,9 @@ __device__ inline void store_release(int* x, int value) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(x), "r"(value) : "memory");
 }
 
-/// Starts to load the bit tiles of dropout for block row `number` of a step.
+/// Starts to load what dropout keeps of the scores of block row `number` of a step.
 template <class T, int kBlockRows, int kBlocks>
-__device__ void load_kept(Mask<kBlocks, false>& kept, const Fused<T>& x,
+__device__ void load_kept(uint32_t (&kept)[kBlocks], const Fused<T>& x,
                           const SharedWorkTile<kBlockRows>& work,
                           const Step<kBlockRows, kBlocks>& step, int number) {
   const AttentionDims<T>& p = x.dims;
@@ -70,7 +70,19 @@ __device__ void load_kept(Mask<kBlocks, false>& kept, const Fused<T>& x,
   for (int block = 0; block < kBlocks; ++block) {
     if (step.tile[number][block] == kEmpty) continue;
     const int tile = p.kept_tile(first + step.block[block], work.block_row[number]);
-    kept.load_tile(block, x.kept + int64_t{tile} * kBlock);
+    kept[block] = kept_word<false>(x.kept[tile]);
+  }
+}
+
+/// With dropout, turns P and dP' of a block into M P and dS'. `neg_dot` is -D.
+__device__ inline void apply_dropout(float (&weight)[32], float (&dscore)[32],
+                                     const ColumnValues& neg_dot, uint32_t kept) {
+  fence_operand(weight);  // else products with D are formed before dP', and registers spill
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    const float hidden = weight[i] * neg_dot.of(i);
+    if (!keeps<false>(kept, i)) weight[i] = 0;
+    dscore[i] = fmaf(weight[i], dscore[i], hidden);
   }
 }
 

@@ -41,9 +41,7 @@ __global__ void __launch_bounds__(kStatsThreads)
     const int64_t place = p.row_of(at.b, at.h) + query;
     const float lse = inside ? x.lse[place] : kInfinity;
     if (inside && x.g_lse) dot -= x.g_lse[place];
-    // The one pass of 64 features starts scores from it under dropout.
-    const bool starts_scores = p.dropout && width == 64;
-    stats.neg_lse[place_of_row(row)] = -lse * kLog2E / (starts_scores ? p.exponent : 1.f);
+    stats.neg_lse[place_of_row(row)] = -lse * kLog2E;
     // dS = P (M dP - D), where M is 0 or `kept`, which the kernel takes out.
     stats.neg_dot[place_of_row(row)] = -dot / p.kept;
   }

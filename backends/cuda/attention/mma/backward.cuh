@@ -16,7 +16,7 @@ struct Backward {
   RowStats* stats;  ///< [B, H, padded_queries()], written by the kernel of dq
   /// [B, H, blocks of dq's kernel, 2 R + 1]: sums along diagonals, or null.
   float* diagonals;
-  const uint64_t *kept_by_query,
+  const KeptTile *kept_by_query,
       *kept_by_key;  ///< bit tiles (common/kept.cuh); null unless Kind::dropout
 
   /// The kind of the kernels that compute the call.

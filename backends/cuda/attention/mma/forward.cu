@@ -27,7 +27,7 @@ struct Forward {
   Rows<const T> q, k, v;
   Rows<T> out;
   float* lse;
-  const uint64_t* kept;  ///< what dropout keeps, by query (common/kept.cuh); else null
+  const KeptTile* kept;  ///< what dropout keeps, by query (common/kept.cuh); else null
 };
 
 /// The online softmax of this lane's rows. `total` is the lane's part of a row sum.

@@ -29,17 +29,6 @@ class Mask {
     }
   }
 
-  /// Loads the mask from the bit tile `bits`.
-  __device__ void load_tile(const uint64_t* bits, int part, int first_row) {
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        set(tile, half, bits[(first_row + row_of<kTiles>(tile, half)) % 64] >> part);
-      }
-    }
-  }
-
   /// Whether sum[tile][j][e] is visible.
   __device__ bool operator()(int tile, int j, int e) const {
     return word_[tile][e / 2][j / 4] >> (j % 4 * 8 + e % 2) & 1;
@@ -87,24 +76,31 @@ class Factors {
  public:
   /// Starts to load the factors of a step, for rows from `first_row` on.
   template <class T>
-  __device__ void load(const AttentionDims<T>& p, const uint64_t* tiles, const Step& step, int b,
+  __device__ void load(const AttentionDims<T>& p, const KeptTile* tiles, const Step& step, int b,
                        int h, int first_row) {
     if constexpr (kind == Kind::dropout) {
       const int block = first_row / 64, query = by_query ? block : step.block,
                 key = by_query ? step.block : block;
-      kept_.load_tile(tiles + int64_t{p.kept_tile(p.block_of(b, h) + query, key)} * 64, step.part,
-                      first_row);
+      const KeptTile& bits = tiles[p.kept_tile(p.block_of(b, h) + query, key)];
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const int rows = (first_row + row_of<kTiles>(tile, 0)) % 64 / 16;
+        kept_[tile] =
+            bits.word[kept_word_of<by_query>(rows)] >> kept_place<by_query>(step.part / 8, 0);
+      }
       factor_ = p.kept;
     }
   }
   /// The factor of sum[tile][j][e].
   __device__ float operator()(int tile, int j, int e) const {
-    if constexpr (kind == Kind::dropout) return kept_(tile, j, e) ? factor_ : 0.f;
+    if constexpr (kind == Kind::dropout) {
+      return kept_[tile] >> kept_place<by_query>(j, e) & 1 ? factor_ : 0.f;
+    }
     return 1;
   }
 
  private:
-  Mask<by_query, kTiles, kStep> kept_;
+  uint32_t kept_[kTiles];
   float factor_;
 };
 
