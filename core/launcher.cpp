@@ -1,6 +1,7 @@
 #include "launcher.h"
 
 #include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <limits>
 #include <string_view>
