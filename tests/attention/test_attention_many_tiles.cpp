@@ -96,6 +96,7 @@ TEST_CASE_TEMPLATE("mask of many tiles: bfloat16 against float64 on the CPU", On
   if (!short_tests()) check(4100, 4160, 64, 0, device, {AttentionMask()});
   check(1024, 970, 64, 0.25, device);
   check(1000, 1000, 128, 0.25, device);
+  check(2100, 2100, 64, 0.25, device, {AttentionMask::causal()});
 }
 
 TEST_CASE_TEMPLATE("mask layouts: bfloat16 against float64 on the CPU", On, Cpu, Cuda) {
