@@ -1,6 +1,7 @@
 #include "reference.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -172,26 +173,37 @@ Array matmul(const Array& a, const Array& b) {
   return y;
 }
 
-uint32_t random_word(uint64_t seed, uint64_t element, int rounds) {
-  const uint64_t low = 0xFFFFFFFF, block = element / 4;
-  uint64_t counter[4] = {block & low, block >> 32, 0, 0};
+namespace {
+
+/// Word `lane` of Philox4x32 of `rounds` rounds.
+uint32_t philox_word(uint64_t seed, std::array<uint64_t, 4> counter, int lane, int rounds) {
+  const uint64_t low = 0xFFFFFFFF;
   uint64_t key[2] = {seed & low, seed >> 32};
   for (int round = 0; round < rounds; ++round) {
     const uint64_t first = 0xD2511F53 * counter[0], second = 0xCD9E8D57 * counter[2];
-    const uint64_t next[4] = {(second >> 32) ^ counter[1] ^ key[0], second & low,
-                              (first >> 32) ^ counter[3] ^ key[1], first & low};
-    std::copy(next, next + 4, counter);
+    counter = {(second >> 32) ^ counter[1] ^ key[0], second & low,
+               (first >> 32) ^ counter[3] ^ key[1], first & low};
     key[0] = (key[0] + 0x9E3779B9) & low;
     key[1] = (key[1] + 0xBB67AE85) & low;
   }
-  return static_cast<uint32_t>(counter[element % 4]);
+  return static_cast<uint32_t>(counter[static_cast<size_t>(lane)]);
 }
 
-bool keeps_weight(uint64_t seed, int64_t row, int64_t key, int64_t keys, double p) {
-  const auto first = static_cast<uint64_t>(row * ((keys + 31) / 32) + key / 32) * 12;
+}  // namespace
+
+uint32_t random_word(uint64_t seed, uint64_t element) {
+  const uint64_t block = element / 4;
+  return philox_word(seed, {block & 0xFFFFFFFF, block >> 32, 0, 0}, static_cast<int>(element % 4),
+                     10);
+}
+
+bool keeps_weight(uint64_t seed, int64_t row, int64_t key, double p) {
   uint32_t number = 0;
-  for (uint32_t bit = 0; bit < 12; ++bit) {
-    number |= (random_word(seed, first + bit, 7) >> key % 32 & 1) << bit;
+  for (int bit = 0; bit < 12; ++bit) {
+    const int64_t block = key / 64 * 5 + (bit < 4 ? 0 : key / 32 % 2 * 2 + bit / 4);
+    number |=
+        (philox_word(seed, {uint64_t(block), 0, uint64_t(row), 0}, bit % 4, 7) >> key % 32 & 1)
+        << bit;
   }
   return number >= p * 4096;
 }

@@ -63,10 +63,12 @@ Array transpose(const Array& x, int64_t a, int64_t b);
 
 /// Random word number `element` of a stream: lane element % 4 of Philox4x32 (Salmon et al., SC
 /// 2011) at counter element / 4, key `seed`.
-uint32_t random_word(uint64_t seed, uint64_t element, int rounds = 10);
+uint32_t random_word(uint64_t seed, uint64_t element);
 
-/// Whether attention's dropout with p = T / 4096 keeps a weight: bit i of its number R >= T is bit
-/// key % 32 of a word of Philox4x32-7. A row has 12 words for each 32 keys.
-bool keeps_weight(uint64_t seed, int64_t row, int64_t key, int64_t keys, double p);
+/// Whether attention's dropout with p = T / 4096 keeps a weight: its number R of 12 bits is >= T.
+/// Bit i of R is bit key % 32 of word i % 4 of a block of Philox4x32-7, whose counter is {block, 0,
+/// row, 0}. A row has 5 blocks for each 64 keys: the first has bits 0 to 3 of all these keys, the
+/// next two have the bits 4 to 11 of the first 32, and the last two of the others.
+bool keeps_weight(uint64_t seed, int64_t row, int64_t key, double p);
 
 }  // namespace sash::testing

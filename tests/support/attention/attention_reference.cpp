@@ -128,7 +128,7 @@ class Solver {
     row.dropped.assign(scores.size(), 1);
     const double p = std::round(p_.dropout * 4096) / 4096;
     for (int64_t j = 0; p > 0 && j < keys_; ++j) {
-      const bool kept = keeps_weight(p_.seed, (b * heads_ + h) * queries_ + i, j, keys_, p);
+      const bool kept = keeps_weight(p_.seed, (b * heads_ + h) * queries_ + i, j, p);
       row.dropped[index(j)] = kept ? 1 / (1 - p) : 0;
     }
     return row;

@@ -150,13 +150,15 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
   __device__ bool is(uint32_t bit) const { return listed_ & bit; }
   __device__ bool is_hidden(int i, int block) const { return is(hidden_bit(i, block)); }
 
-  /// Reads the statistics of the step whose S' is in flight.
+  /// Reads the statistics of the step whose S' is in flight. With dropout, there are too few
+  /// registers: each statistic is read where it is used.
   __device__ void read_stats() {
-    const auto& stats = shared_.stats[this->stage_of(at_)];
-    lse_.load(stats[0].neg_lse);
-    if constexpr (S::kDropout) return;
+    if constexpr (!S::kDropout) {
+      const auto& stats = shared_.stats[this->stage_of(at_)];
+      lse_.load(stats[0].neg_lse);
 #pragma unroll
-    for (int block = 0; block < S::kBlocks; ++block) dot_[block].load(stats[block].neg_dot);
+      for (int block = 0; block < S::kBlocks; ++block) dot_[block].load(stats[block].neg_dot);
+    }
   }
 
   /// Forms P and dS' from S', stores dS' to shared memory, and starts the products of dV and dK.
@@ -165,13 +167,20 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
                                Operand v) {
     const int s = this->stage_of(at_);
     const Operand q = q_.at(s, sizeof(shared_.a[0])), g = q + sizeof(shared_.a);
-    // dP' = V g' - D; with dropout, D is subtracted later.
+    // dP' = V g' - D; with dropout, D is subtracted later, and sums start from 0 because ptxas
+    // serialises products that start without them.
 #pragma unroll
-    for (int i = 0; !S::kDropout && i < kScores; ++i) set(dscore[i], dot_[i / 32].of(i % 32));
+    for (int i = 0; i < kScores; ++i) {
+      if constexpr (S::kDropout) {
+        set(dscore[i], 0.f);
+      } else {
+        set(dscore[i], dot_[i / 32].of(i % 32));
+      }
+    }
     fence_operand(dscore);
     shared_.b_ring.wait(at_);
     warpgroup_arrive();
-    multiply_rows<typename S::Rows, typename S::Streamed, !S::kDropout>(dscore, v, g);
+    multiply_rows<typename S::Rows, typename S::Streamed, true>(dscore, v, g);
     warpgroup_commit();
     if constexpr (S::kDropout) load_kept(kept_, x_, this->work(), this->step(), row_);
     // P = 2^(exponent S' - lse)
@@ -179,22 +188,28 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
     if (is(kMasked)) mask_.apply(score);
 #pragma unroll
     for (int block = 0; block < S::kBlocks; ++block) {
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
+      const auto weigh = [&](int i, float lse) {
         float& x = score[32 * block + i];
-        x = exp2_approx(fmaf(x, x_.dims.exponent, lse_.of(i)));
+        x = exp2_approx(fmaf(x, x_.dims.exponent, lse));
+      };
+      if constexpr (S::kDropout) {
+        for_columns(shared_.stats[s][block].neg_lse, weigh);
+        continue;
       }
+#pragma unroll
+      for (int i = 0; i < 32; ++i) weigh(i, lse_.of(i));
       if (block + 1 < S::kBlocks) lse_.load(shared_.stats[s][block + 1].neg_lse);
     }
-    if constexpr (S::kDropout) dot_[0].load(shared_.stats[s][0].neg_dot);
     warpgroup_wait<0>();
     fence_operand(dscore);
     // dS' = P dP'
 #pragma unroll
     for (int block = 0; S::kDropout && block < S::kBlocks; ++block) {
-      apply_dropout(reinterpret_cast<float(&)[32]>(score[32 * block]),
-                    reinterpret_cast<float(&)[32]>(dscore[32 * block]), dot_[0], kept_[block]);
-      if (block + 1 < S::kBlocks) dot_[0].load(shared_.stats[s][block + 1].neg_dot);
+      fence_operand(reinterpret_cast<float(&)[32]>(score[32 * block]));
+      for_columns(shared_.stats[s][block].neg_dot, [&](int i, float neg_dot) {
+        const int at = 32 * block + i;
+        apply_dropout(score[at], dscore[at], neg_dot, keeps<false>(kept_[block], i));
+      });
     }
 #pragma unroll
     for (int i = 0; !S::kDropout && i < kScores; ++i) dscore[i] *= score[i];
@@ -279,7 +294,7 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
 
   const Operand keys_, q_, dscores_;
   const uint32_t square_of_;
-  ColumnValues lse_, dot_[S::kBlocks];  ///< the statistics; with dropout, of one block at a time
+  ColumnValues lse_, dot_[S::kBlocks];  ///< the statistics, without dropout
   uint32_t listed_,
       next_;             ///< list entries of the current step, and of the step that was read last
   uint32_t parity_ = 0;  ///< of the step, for dS'

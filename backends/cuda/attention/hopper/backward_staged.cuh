@@ -182,7 +182,11 @@ class StagedGroup : public Consumer<StagedGroup<S, T>, S, Fused<T>, StagedShared
       for (int block = 0; block < S::kBlocks; ++block) {
         auto& weight = reinterpret_cast<float(&)[32]>(score[32 * block]);
         auto& part = reinterpret_cast<float(&)[32]>(other[32 * block]);
-        apply_dropout(weight, part, values, kept_[block]);
+        fence_operand(weight);  // else products with D are formed before dP', and registers spill
+#pragma unroll
+        for (int i = 0; i < 32; ++i) {
+          apply_dropout(weight[i], part[i], values.of(i), keeps<false>(kept_[block], i));
+        }
         if (block + 1 < S::kBlocks) values.load(stats[block + 1].neg_dot);
         if (masked) hide(block);
         pack<T>(reinterpret_cast<uint32_t(&)[16]>(dscore_words[16 * block]), part);

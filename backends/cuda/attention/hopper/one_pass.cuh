@@ -74,16 +74,11 @@ __device__ void load_kept(uint32_t (&kept)[kBlocks], const Fused<T>& x,
   }
 }
 
-/// With dropout, turns P and dP' of a block into M P and dS'. `neg_dot` is -D.
-__device__ inline void apply_dropout(float (&weight)[32], float (&dscore)[32],
-                                     const ColumnValues& neg_dot, uint32_t kept) {
-  fence_operand(weight);  // else products with D are formed before dP', and registers spill
-#pragma unroll
-  for (int i = 0; i < 32; ++i) {
-    const float hidden = weight[i] * neg_dot.of(i);
-    if (!keeps<false>(kept, i)) weight[i] = 0;
-    dscore[i] = fmaf(weight[i], dscore[i], hidden);
-  }
+/// With dropout, turns an element of P and of dP' into one of M P and of dS'.
+__device__ inline void apply_dropout(float& weight, float& dscore, float neg_dot, bool kept) {
+  const float hidden = weight * neg_dot;
+  if (!kept) weight = 0;
+  dscore = fmaf(weight, dscore, hidden);
 }
 
 }  // namespace sash::cuda::hopper
