@@ -27,7 +27,7 @@ __device__ void exchange(uint32_t& low, uint32_t& high) {
   high = (was >> shift & mask) | (high & ~mask);
 }
 
-/// The same between two lanes whose numbers differ in bit `of_lane`.
+/// Exchanges bits as above, but with the word of the lane whose number differs in bit `of_lane`.
 template <int n, int of_lane>
 __device__ uint32_t exchanged(uint32_t word) {
   constexpr int shift = 1 << n;
@@ -88,7 +88,7 @@ struct RowRounds {
   }
 };
 
-/// What they make of the other words.
+/// What two rounds make of the words that depend on the block.
 struct IndexRounds {
   uint32_t high, low, low0;
 
