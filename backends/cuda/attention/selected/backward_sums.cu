@@ -49,6 +49,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// Writes dq of the rows of a segment from their shares: a thread for 8 elements of a row of q.
+/// Shares of entries without a block are loaded too, and dropped: so no load waits for a branch.
 template <class T, int depth>
 __global__ void __launch_bounds__(kThreads)
     add_shares_kernel(const __grid_constant__ Backward<T> x, const __grid_constant__ Lists lists,
