@@ -194,11 +194,11 @@ class FusedGroup : public Consumer<FusedGroup<S, T>, S, Fused<T>, FusedShared<S>
       };
       if constexpr (S::kDropout) {
         for_columns(shared_.stats[s][block].neg_lse, weigh);
-        continue;
-      }
+      } else {
 #pragma unroll
-      for (int i = 0; i < 32; ++i) weigh(i, lse_.of(i));
-      if (block + 1 < S::kBlocks) lse_.load(shared_.stats[s][block + 1].neg_lse);
+        for (int i = 0; i < 32; ++i) weigh(i, lse_.of(i));
+        if (block + 1 < S::kBlocks) lse_.load(shared_.stats[s][block + 1].neg_lse);
+      }
     }
     warpgroup_wait<0>();
     fence_operand(dscore);
