@@ -171,7 +171,8 @@ TEST_CASE("train_transformer: every precision trains, is saved, and resumes to t
     REQUIRE(ChildProcess::soon([&] { return lines_of(runs.metrics).size() >= 10; }));
     child.send(SIGTERM);
     const int code = child.wait();
-    CHECK((code == 128 + SIGTERM || code == 0));
+    // On a busy machine the training has ended when the signal comes: 0, or killed after it.
+    CHECK((code == 128 + SIGTERM || code == 0 || code == -SIGTERM));
     const Arguments on{"--resume", runs.saved, "--text", runs.text, "--generate", "0"};
     REQUIRE(runs.run(on).code == 0);
     CHECK(file_text(runs.saved) == file_text(whole));
