@@ -224,6 +224,47 @@ void check_packed(Device device, DType dtype) {
   }
 }
 
+// A text of NaNs, also in its cotangents, changes no bit of the other texts.
+void check_texts_apart(Device device, DType dtype) {
+  manual_seed(9);
+  const std::vector<int32_t> bounds{0, 70, 71, 199, 260};
+  const auto texts = static_cast<int64_t>(bounds.size()) - 1;
+  for (const Gate gate : {Gate::none, Gate::head, Gate::feature}) {
+    Problem x({1, 1, 2, 260, 64, 72}, gate, dtype, device);
+    x.inputs[4] = randn({texts, 2, 64, 72}, x.inputs[4].options());
+    x.g_state = randn({texts, 2, 64, 72}, x.g_state.options());
+    x.texts = tensor<int32_t>(bounds);
+    const Answer clean = answer(Kind::kernels, x);
+    for (int64_t i = 0; i < texts; ++i) {
+      CAPTURE(i);
+      CAPTURE(static_cast<int>(gate));
+      const int64_t first = bounds[size_t(i)], past = bounds[size_t(i) + 1];
+      Problem spoiled = x;
+      const auto spoil = [&](Tensor& t, bool of_tokens) {
+        t = t.clone();
+        (of_tokens ? t.narrow(2, first, past - first) : t.narrow(0, i, 1)).fill_(NAN);
+      };
+      for (size_t n = 0; n < x.inputs.size(); ++n) spoil(spoiled.inputs[n], n != 4);
+      spoil(spoiled.g_out, true);
+      spoil(spoiled.g_state, false);
+      const Answer found = answer(Kind::kernels, spoiled);
+      const auto same = [&](const Tensor& a, const Tensor& b, bool of_tokens) {
+        const int dim = of_tokens ? 2 : 0;
+        const int64_t begin = of_tokens ? first : i, end = of_tokens ? past : i + 1;
+        CHECK(all_same(a.narrow(dim, 0, begin), b.narrow(dim, 0, begin)));
+        const int64_t rest = a.size(dim) - end;
+        CHECK(all_same(a.narrow(dim, end, rest), b.narrow(dim, end, rest)));
+      };
+      same(found.y.out, clean.y.out, true);
+      same(found.y.state, clean.y.state, false);
+      for (size_t n = 0; n < x.inputs.size(); ++n) {
+        CAPTURE(kGradients[n]);
+        same(found.gradients[n], clean.gradients[n], n != 4);
+      }
+    }
+  }
+}
+
 void check_bits(Device device) {
   manual_seed(6);
   const int threads = num_threads();
@@ -325,6 +366,11 @@ TEST_CASE_TEMPLATE("gated delta rule: extreme gates", On, Cpu, Cuda) {
 TEST_CASE_TEMPLATE("gated delta rule: packed texts are as separate calls", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   for (const DType dtype : {DType::float64, DType::bfloat16}) check_packed(On::device, dtype);
+}
+
+TEST_CASE_TEMPLATE("gated delta rule: a text of NaNs leaves the others alone", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  for (const DType dtype : {DType::float32, DType::bfloat16}) check_texts_apart(On::device, dtype);
 }
 
 TEST_CASE_TEMPLATE("gated delta rule: the same bits in every run", On, Cpu, Cuda) {

@@ -68,18 +68,19 @@ __global__ void __launch_bounds__(kChainThreads, 1)
     dstates_kernel(const __grid_constant__ ChainCall x, Results to) {
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char memory[];
-  if (static_cast<int>(blockIdx.x) >= x.chains) {
+  const int chain = x.chain();
+  if (chain < 0) {
     return prepare_chunks<kWidth, kFeatures, true>(x, memory);
   }
   auto& shared = *reinterpret_cast<ChainShared<kWidth>*>(memory);
   shared.init(4, 1);
-  const ChainColumns<kWidth> at(x.sizes);
+  const ChainColumns<kWidth> at(x.sizes, chain);
   const uint32_t group = hopper::uniform(threadIdx.x / kCount);
   if (group == 0) {
     hopper::warpgroup_reg_alloc<240>();
     walk_dstates<kWidth, kFeatures>(x, at, shared, to);
   } else {
-    hopper::warpgroup_reg_dealloc<40>();
+    hopper::warpgroup_reg_dealloc<96>();
     if (warp() == 8) copy_steps<kWidth, kFeatures, true>(x, at, shared);
     if (warp() == 9 && hopper::elect_one()) {
       store_steps<kWidth, true>(x, at, shared, x.arrays.dstates, x.arrays.du);
@@ -95,7 +96,8 @@ void hopper_dstates(const KernelContext& context, const Inputs& x,
                     const PreparedMemory<kWidth>& prepared, const Arrays& arrays, View g_out,
                     const Results& to) {
   ChainCall call(x, arrays);
-  call.g = tensor_map(g_out, 64);
+  call.g_map = tensor_map(g_out, 64);
+  call.g_out = to.g;
   with_gates(call.sizes, [&]<bool kFeatures>() {
     launch_chains<kWidth, kFeatures, dstates_kernel<kWidth, kFeatures>>(context, x, prepared, call,
                                                                         to);

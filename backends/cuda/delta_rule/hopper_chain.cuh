@@ -10,7 +10,8 @@
 /// threads: a group of warps has S' [64][kWidth] in registers, where it is the left operand of
 /// products, and one thread copies the operands of the next chunks. A chain is bound by its own
 /// length, and there are few. So the other blocks of the same kernel prepare the chunks meanwhile,
-/// in the order in which chains read them.
+/// in the order in which chains read them. The first two blocks do so, and any block takes the next
+/// chunk: a chain never waits for blocks that have not started.
 namespace sash::cuda::delta {
 
 inline constexpr int kChainThreads = 3 * kCount;
@@ -19,9 +20,17 @@ inline constexpr int kSteps = 3;  // that are in shared memory
 struct ChainCall : Call {
   using Call::Call;
 
-  CUtensorMap panels, factors, q, k, g;
-  int* ready;  ///< for each chunk of each value head: 1 when it is prepared
-  int chains;  ///< the first blocks of threads
+  CUtensorMap panels, factors, q_map, k_map, g_map{};
+  Rows<const Half> g_out{};
+  int* ready;         ///< for each chunk of each value head: 1 when it is prepared
+  int* taken;         ///< how many of them blocks have taken
+  int first, chains;  ///< blocks of threads with a chain
+
+  /// The chain of this block of threads, or -1.
+  __device__ int chain() const {
+    const int number = static_cast<int>(blockIdx.x) - first;
+    return number < chains ? max(number, -1) : -1;
+  }
 };
 
 /// What a step reads. `f` and `q` are keys and queries as TMA swizzles them, or panels with
@@ -143,6 +152,20 @@ __device__ inline int prepared_steps(const int* flag, int64_t stride, int steps)
   return __clz(static_cast<int>(__brev(~ready)));
 }
 
+/// Copies the rows of a chunk, and zeros after them. One warp calls this.
+template <int kDepth>
+__device__ void copy_rows_of(const Place& at, const Rows<const Half>& x, int first,
+                             unsigned char* to) {
+  auto& tile = *reinterpret_cast<hopper::Tile<Half, kDepth, kChunk>*>(to);
+#pragma unroll 4
+  for (int i = lane(); i < kChunk * kDepth / 8; i += kWarp) {
+    const int row = i / (kDepth / 8), chunk = i % (kDepth / 8), column = first + 8 * chunk;
+    const Half* const from = x.data + (at.first + row) * x.row + column;
+    tile.at(row, chunk) =
+        row < at.count && column < x.width ? *reinterpret_cast<const uint4*>(from) : uint4{};
+  }
+}
+
 /// Copies the operands of all steps to shared memory. One warp calls this.
 template <int kWidth, bool kFeatures, bool kBackward>
 __device__ void copy_steps(const ChainCall& x, const ChainColumns<kWidth>& at,
@@ -161,8 +184,23 @@ __device__ void copy_steps(const ChainCall& x, const ChainColumns<kWidth>& at,
     auto& full = shared.full[step % kSteps];
     if (step == prepared) prepared += prepared_steps(x.ready + index, stride, at.chunks - step);
     shared.empty[step % kSteps].wait((step / kSteps + 1) % 2);
+    // Here TMA would copy rows of the next text.
+    const bool cut = place.count < kChunk && place.first + place.count < s.length;
+    if (cut) {
+      if constexpr (!kFeatures) {
+        copy_rows_of<kWidth>(place, x.k.at(place.b, key_head), 0, to.f);
+        copy_rows_of<kWidth>(place, x.q.at(place.b, key_head), 0, to.q);
+      }
+      if constexpr (kBackward) {
+        copy_rows_of<kChainWidth>(place, x.g_out.at(place.b, at.head), at.first, to.v);
+      }
+      hopper::fence_proxy_async();
+      __syncwarp();
+    }
     if (!hopper::elect_one()) continue;
-    full.arrive_and_expect_tx(3 * S::kTile + 2 * S::kSquare + kFactors<kWidth> * 4);
+    constexpr int of_rows = (kFeatures ? 0 : 2 * S::kTile) + (kBackward ? S::kSquare : 0);
+    full.arrive_and_expect_tx(3 * S::kTile + 2 * S::kSquare + kFactors<kWidth> * 4 -
+                              (cut ? of_rows : 0));
     const auto copy = [&]<int bytes>(unsigned char(&tile)[bytes], const Half* panel) {
       const auto row = static_cast<int>((panel - x.arrays.w) / 512);
 #pragma unroll
@@ -175,15 +213,18 @@ __device__ void copy_steps(const ChainCall& x, const ChainColumns<kWidth>& at,
     if constexpr (kFeatures) {
       copy(to.f, x.arrays.f + index * (kChunk * kWidth));
       copy(to.q, x.arrays.q + index * (kChunk * kWidth));
-    } else {
-      hopper::copy_rows(reinterpret_cast<Rows64&>(to.f), 0, x.k, place.first, key_head, place.b,
+    } else if (!cut) {
+      hopper::copy_rows(reinterpret_cast<Rows64&>(to.f), 0, x.k_map, place.first, key_head, place.b,
                         full);
-      hopper::copy_rows(reinterpret_cast<Rows64&>(to.q), 0, x.q, place.first, key_head, place.b,
+      hopper::copy_rows(reinterpret_cast<Rows64&>(to.q), 0, x.q_map, place.first, key_head, place.b,
                         full);
     }
     if constexpr (kBackward) {
-      hopper::copy_rows(reinterpret_cast<hopper::Tile<Half, kChainWidth, kChunk>&>(to.v), 0, x.g,
-                        place.first, at.head, place.b, full, at.first);
+      using Columns = hopper::Tile<Half, kChainWidth, kChunk>;
+      if (!cut) {
+        hopper::copy_rows(reinterpret_cast<Columns&>(to.v), 0, x.g_map, place.first, at.head,
+                          place.b, full, at.first);
+      }
     } else {
       copy(to.v, x.arrays.u + (index * kWidth + at.first) * kChunk);
     }
@@ -232,20 +273,24 @@ __device__ void prepare_chunks(const ChainCall& x, unsigned char* shared) {
     hopper::warpgroup_reg_alloc<240>();
   }
   const Sizes& s = x.sizes;
-  const int heads = s.value_heads, blocks = static_cast<int>(gridDim.x) - x.chains;
+  const int heads = s.value_heads, thread = static_cast<int>(threadIdx.x) % kCount;
   const int64_t items = s.slots * heads;
+  unsigned char* const own = shared + group * M::kBytes;
+  int& number = *reinterpret_cast<int*>(own + M::kNumber);
 #pragma unroll 1
-  for (int64_t i = (static_cast<int>(blockIdx.x) - x.chains) * groups + group; i < items;
-       i += blocks * groups) {
+  while (true) {
+    if (thread == 0) number = atomicAdd(x.taken, 1);
+    hopper::barrier_sync(1 + group, kCount);
+    const int64_t i = number;
+    if (i >= items) return;
     const int64_t item = kBackward ? items - 1 - i : i, slot = item / heads;
     const Place at =
         s.bounds ? s.place_of_slot(slot)
                  : s.place(static_cast<int>(slot % s.texts), static_cast<int>(slot / s.texts));
-    if (at.count == 0) continue;
     const int head = static_cast<int>(item % heads);
-    prepare_chunk<kWidth, kFeatures>(x, at, head, shared + group * M::kBytes);
+    if (at.count > 0) prepare_chunk<kWidth, kFeatures>(x, at, head, own);
     hopper::barrier_sync(1 + group, kCount);
-    if (threadIdx.x % kCount == 0) {
+    if (thread == 0 && at.count > 0) {
       asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(x.ready + x.index(at, head)), "r"(1)
                    : "memory");
     }
@@ -258,15 +303,16 @@ template <int kWidth, bool kFeatures, auto kernel, class... Arguments>
 void launch_chains(const KernelContext& context, const Inputs& inputs,
                    const PreparedMemory<kWidth>& prepared, ChainCall& call,
                    const Arguments&... arguments) {
-  const int64_t chunks = chunks_of(inputs), flags = chunks * int64_t{sizeof(int)};
+  const int64_t chunks = chunks_of(inputs), flags = (chunks + 1) * int64_t{sizeof(int)};
   const Workspace ready(context, flags);
   call.ready = ready.ptr<int>();
+  call.taken = call.ready + chunks;
   SASH_CUDA_CHECK(cudaMemsetAsync(call.ready, 0, static_cast<size_t>(flags), stream_of(context)));
   const auto* const panels = reinterpret_cast<const float*>(prepared.arrays.w);
   call.panels = tensor_map(panels, prepared.panel_bytes() / 1024, 256, 8);
   call.factors = tensor_map(prepared.arrays.e, chunks, kFactors<kWidth>);
-  call.q = tensor_map(inputs.q, 64);
-  call.k = tensor_map(inputs.k, 64);
+  call.q_map = tensor_map(inputs.q, 64);
+  call.k_map = tensor_map(inputs.k, 64);
   constexpr int shared =
       std::max(static_cast<int>(sizeof(ChainShared<kWidth>)),
                kPreparers<kWidth, kFeatures> * PrepareShared<kWidth, kFeatures>::kBytes);
@@ -274,6 +320,7 @@ void launch_chains(const KernelContext& context, const Inputs& inputs,
   const int all = hopper::multiprocessors(context);
   const int64_t chains = chains_of<kWidth>(inputs);
   const auto run = [&](int64_t with_chain, int64_t blocks) {
+    call.first = with_chain < blocks ? 2 : 0;
     call.chains = static_cast<int>(with_chain);
     launch<kernel>(context, blocks, kChainThreads, shared, call, arguments...);
   };

@@ -154,16 +154,17 @@ __global__ void __launch_bounds__(kChainThreads, 1)
     forward_kernel(const __grid_constant__ ChainCall x, float* state, Half* out) {
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char memory[];
-  if (static_cast<int>(blockIdx.x) >= x.chains) {
+  const int chain = x.chain();
+  if (chain < 0) {
     return prepare_chunks<kWidth, kFeatures, false>(x, memory);
   }
   auto& shared = *reinterpret_cast<ChainShared<kWidth>*>(memory);
   const bool kept = x.arrays.states != nullptr;
   shared.init(8, kept ? 5 : 4);
-  const ChainColumns<kWidth> at(x.sizes);
+  const ChainColumns<kWidth> at(x.sizes, chain);
   const uint32_t group = hopper::uniform(threadIdx.x / kCount);
   if (group == 2) {
-    hopper::warpgroup_reg_dealloc<40>();
+    hopper::warpgroup_reg_dealloc<96>();
     if (warp() == 8) copy_steps<kWidth, kFeatures, false>(x, at, shared);
     if (warp() == 9 && kept && hopper::elect_one()) {
       store_steps<kWidth, false>(x, at, shared, x.arrays.states, x.arrays.corrected);
@@ -190,7 +191,6 @@ void hopper_forward(const KernelContext& context, const Inputs& x,
                     const PreparedMemory<kWidth>& prepared, const Arrays& arrays, View out,
                     View state) {
   ChainCall call(x, arrays);
-  call.g = tensor_map(x.q, 64);
   with_gates(call.sizes, [&]<bool kFeatures>() {
     launch_chains<kWidth, kFeatures, forward_kernel<kWidth, kFeatures>>(
         context, x, prepared, call, state.ptr<float>(), out.ptr<Half>());

@@ -29,7 +29,8 @@ struct PrepareShared {
   static constexpr int kDecaysEnd = kLower + (kFeatures ? kChunk * kWidth * 4 : 0);
   static constexpr int kSums = kEnd > kDecaysEnd ? kEnd : kDecaysEnd;  // G
   static constexpr int kBetas = kSums + kChunk * 4;                    // of keys, of values
-  static constexpr int kBytes = kBetas + 2 * kChunk * 4;
+  static constexpr int kNumber = kBetas + 2 * kChunk * 4;              // of the chunk
+  static constexpr int kBytes = kNumber + 128;
 };
 
 /// The products of 16 queries, and of 16 keys, with 16 keys.
