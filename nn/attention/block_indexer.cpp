@@ -33,6 +33,18 @@ BlockIndexerOptions checked(int64_t dim, const BlockIndexerOptions& options) {
   return options;
 }
 
+// Shapes that differ could broadcast.
+void check_heads_of(const Tensor& x, const Tensor& q, const Tensor& k) {
+  const auto fits = [&](const Tensor& heads) {
+    return heads.rank() == 4 && heads.size(0) == x.size(0) && heads.size(2) == x.size(1);
+  };
+  check_defined(kIndexer, q, "q");
+  check_defined(kIndexer, k, "k");
+  if (fits(q) && fits(k)) return;
+  throw ShapeError(kIndexer, "q [B, H, S, D] and k [B, H_kv, S, D] with x [B, S, dim]",
+                   to_string(x.shape()) + ", " + shapes_of(q, k));
+}
+
 // The block of each of S tokens less the number of each block, [S, blocks]: 0 for the own one,
 // above 0 for ended ones.
 Tensor blocks_before(int64_t length, int64_t block, Device device) {
@@ -53,6 +65,7 @@ BlockIndexer::BlockIndexer(int64_t dim, const BlockIndexerOptions& options)
 }
 
 Tensor BlockIndexer::forward(const Tensor& x) {
+  check_defined(kIndexer, x, "x");
   check_rank(kIndexer, x, 3);
   const Tensor input = x.detach();
   const Tensor q = split_heads(q_proj(input), options_.heads);
@@ -67,8 +80,9 @@ Tensor BlockIndexer::forward(const Tensor& x) {
 Tensor BlockIndexer::select(const Tensor& x) {
   const NoGradGuard no_grad;
   constexpr double kOwn = std::numeric_limits<double>::infinity();
+  const Tensor of_ended = (*this)(x);
   const Tensor before = blocks_before(x.size(1), options_.block, x.device());
-  const Tensor scores = where(eq(before, 0), kOwn, (*this)(x));
+  const Tensor scores = where(eq(before, 0), kOwn, of_ended);
   const auto [values, index] = topk(scores, std::min(options_.top_k, scores.size(2)));
   return where(gt(values, -1e30), index, -1).to(DType::int32).unsqueeze(1);
 }
@@ -76,6 +90,7 @@ Tensor BlockIndexer::select(const Tensor& x) {
 Tensor BlockIndexer::loss(const Tensor& x, const Tensor& q, const Tensor& k,
                           std::optional<double> scale) {
   const Tensor scores = log_softmax((*this)(x));
+  check_heads_of(x, q, k);
   const Tensor p = unrecorded([&] {
     const Tensor ended = gt(blocks_before(x.size(1), options_.block, x.device()), 0);
     const Tensor all = block_probabilities(q, k, options_.block,

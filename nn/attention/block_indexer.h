@@ -36,13 +36,14 @@ class SASH_API BlockIndexer : public ModuleOf<BlockIndexer> {
   /// blocks that have not ended at the query. `ShapeError` unless x is that.
   Tensor forward(const Tensor& x) override;
   /// The own block of each query and the ended blocks with the highest scores, int32 [B, 1, S,
-  /// top_k], -1 for none, as `AttentionMask::selected` takes it. Not differentiable.
+  /// min(top_k, ceil(S / block))], -1 for none, as `AttentionMask::selected` takes it. Not
+  /// differentiable. Throws as `forward`.
   Tensor select(const Tensor& x);
   /// The mean over queries of KL(p || softmax(scores)), a single element. p are the weights that
   /// causal attention of q [B, H, S, D] to k [B, H_kv, S, D] gives to the ended blocks, averaged
   /// over heads and scaled to the sum 1 (`block_probabilities`): dense attention, in time S^2. q
   /// and k get no gradient. Queries without ended blocks add 0. Throws as `forward` and
-  /// `attention`.
+  /// `attention`, and `ShapeError` unless q and k have the batches and tokens of x.
   Tensor loss(const Tensor& x, const Tensor& q, const Tensor& k,
               std::optional<double> scale = std::nullopt);
 

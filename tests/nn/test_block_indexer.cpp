@@ -191,12 +191,28 @@ TEST_CASE("BlockIndexer: halves, texts shorter than a block, wrong calls") {
   const Tensor loss = indexer.loss(long_x, heads.to(DType::bfloat16), heads.to(DType::bfloat16));
   CHECK(loss.dtype() == DType::float32);
   CHECK(std::isfinite(loss.item<double>()));
+  const std::string wrong_heads =
+      "ShapeError: BlockIndexer: expected q [B, H, S, D] and k [B, H_kv, S, D] with x [B, S, dim], "
+      "got ";
   expect_errors({
       {"ValueError: BlockIndexer: expected a positive block, got 0",
        [] { nn::BlockIndexer(8, {.block = 0}); }},
       {"ShapeError: BlockIndexer: expected 3 axes, got [3, 8]",
        [&] {
          indexer(zeros({3, 8}));
+       }},
+      {"ShapeError: BlockIndexer: expected 3 axes, got [8]", [&] { indexer.select(zeros({8})); }},
+      {"ValueError: BlockIndexer: expected x, got an undefined tensor",
+       [&] { indexer.select(Tensor()); }},
+      {wrong_heads + "[2, 9, 8], [1, 2, 9, 4] and [1, 2, 9, 4]",
+       [&] {
+         indexer.loss(cat({long_x, long_x}), heads, heads);
+       }},
+      {wrong_heads + "[1, 9, 8], [1, 2, 1, 4] and [1, 2, 9, 4]",
+       [&] { indexer.loss(long_x, heads.narrow(2, 8, 1), heads); }},
+      {wrong_heads + "[1, 9, 8], [1, 2, 9, 4] and [1, 2, 12, 4]",  // as many blocks
+       [&] {
+         indexer.loss(long_x, heads, randn({1, 2, 12, 4}));
        }},
       {"ValueError: block_probabilities: expected a block of at least 1, got 0",
        [&] { block_probabilities(q, q, 0); }},
