@@ -93,6 +93,21 @@ int64_t GatedDeltaNet::channels() const {
   return 2 * heads_ * options_.head_dim + options_.value_heads * options_.v_head_dim;
 }
 
+void GatedDeltaNet::check_cache(int64_t batch, const GatedDeltaNetCache& cache) const {
+  const Tensor &inputs = cache.inputs, &state = cache.state.s;
+  if (inputs.defined() != state.defined()) {
+    throw ValueError(kGatedDeltaNet, "a cache with inputs and a state, or neither", "one of them");
+  }
+  if (!inputs.defined()) return;
+  const Shape expected{batch, options_.kernel - 1, channels()};
+  if (inputs.shape() != expected) {
+    throw ShapeError(kGatedDeltaNet, "a cache with inputs " + sash::to_string(expected),
+                     sash::to_string(inputs.shape()));
+  }
+  check_shape(kGatedDeltaNet, state,
+              {batch, options_.value_heads, options_.head_dim, options_.v_head_dim});
+}
+
 // y[t] = silu(sum of w[:, i] x[t - kernel + 1 + i]), from x [B, S, channels].
 Tensor GatedDeltaNet::convolved(const Tensor& mixed, GatedDeltaNetCache& cache) const {
   const int64_t length = mixed.size(1), before = options_.kernel - 1;
@@ -119,6 +134,7 @@ Tensor GatedDeltaNet::forward(const Tensor& x) {
 Tensor GatedDeltaNet::forward(const Tensor& x, GatedDeltaNetCache& cache) {
   check_last_extent(kGatedDeltaNet, x, dim_);
   check_rank(kGatedDeltaNet, x, 3);
+  check_cache(x.size(0), cache);
   const int64_t batch = x.size(0), length = x.size(1), value_heads = options_.value_heads;
   const int64_t group = value_heads / heads_, depth = options_.head_dim;
   const int64_t width = options_.v_head_dim, keys = heads_ * depth, values = value_heads * width;
@@ -157,6 +173,9 @@ Tensor GatedDeltaNet::forward(const Tensor& x, GatedDeltaNetCache& cache) {
 }
 
 Tensor GatedDeltaNet::forward(const Tensor& x, KeyValueCache& cache) {
+  if (cache.keys().defined()) {
+    throw ValueError(kGatedDeltaNet, "its own cache", "one with keys and values");
+  }
   std::vector<Tensor>& kept = cache.summaries();
   GatedDeltaNetCache past;
   if (!kept.empty()) past = {kept[0], {kept[1]}};

@@ -48,7 +48,8 @@ class SASH_API GatedDeltaNet : public ModuleOf<GatedDeltaNet> {
   /// x [B, S, dim] gives [B, S, dim]. `ShapeError` unless x is that.
   Tensor forward(const Tensor& x) override;
   /// The same for the tokens that follow those in `cache`, which then has these too. Gradients flow
-  /// through the cache; use `NoGradGuard` to decode.
+  /// through the cache; use `NoGradGuard` to decode. `ShapeError` or `ValueError` for the cache of
+  /// another layer or batch.
   Tensor forward(const Tensor& x, GatedDeltaNetCache& cache);
   /// The same with a model's cache, which keeps a `GatedDeltaNetCache` as its `summaries`.
   Tensor forward(const Tensor& x, KeyValueCache& cache);
@@ -60,6 +61,7 @@ class SASH_API GatedDeltaNet : public ModuleOf<GatedDeltaNet> {
  private:
   int64_t channels() const;
   Linear& add(const char* name, int64_t in, int64_t out, bool bias = false);
+  void check_cache(int64_t batch, const GatedDeltaNetCache& cache) const;
   Tensor convolved(const Tensor& mixed, GatedDeltaNetCache& cache) const;
 
   int64_t dim_, heads_;

@@ -168,6 +168,9 @@ void KeyValueCache::check(const Tensor& k, const Tensor& v) const {
     throw AutogradError(kCache, "keys and values without history, under a NoGradGuard",
                         "some that require grad");
   }
+  if (!k_.defined() && length_ > 0) {
+    throw ValueError(kCache, "a cache of keys and values", "the state of a recurrence");
+  }
   if (!k_.defined()) return;
   check_compatible(kCache, k_, k);
   if (!same_but_length(k_, k) || !same_but_length(v_, v)) {

@@ -184,6 +184,7 @@ Tensor MultiheadAttention::forward(const Tensor& x, KeyValueCache& cache) {
   check_input("x", x, projection(kQueries).in);
   kind_.check_caches();
   refuse_split("MultiheadAttention", "a key-value cache");
+  kind_.check({.mask = cache.mask()});
   if (delta) return (*delta)(x, cache);
   const auto [q, k, v] = project(x);
   const int64_t first = cache.length();

@@ -194,6 +194,57 @@ TEST_CASE("GatedDeltaNet: learns to recall the value of a key") {
   CHECK(last < 0.6 * first);
 }
 
+TEST_CASE("GatedDeltaNet: caches of other layers") {
+  const NoGradGuard no_grad;
+  nn::GatedDeltaNet net(8, 2);
+  const auto tokens = [](int64_t batch) { return randn({batch, 5, 8}); };
+  nn::GatedDeltaNetCache cache, half;
+  net(tokens(1), cache);
+  const Tensor inputs = cache.inputs.clone();
+  half.inputs = inputs;
+  const auto continued = [&](nn::GatedDeltaNet&& other) { other(tokens(1), cache); };
+  const std::string wrong = "ShapeError: GatedDeltaNet: expected a cache with inputs ";
+  expect_errors({
+      {wrong + "[2, 3, 24], got [1, 3, 24]", [&] { net(tokens(2), cache); }},
+      {wrong + "[1, 2, 24], got [1, 3, 24]",
+       [&] { continued(nn::GatedDeltaNet(8, 2, {.kernel = 3})); }},
+      {wrong + "[1, 4, 24], got [1, 3, 24]",
+       [&] { continued(nn::GatedDeltaNet(8, 2, {.kernel = 5})); }},
+      {"ShapeError: GatedDeltaNet: expected shape [1, 4, 2, 2], got [1, 2, 4, 4]",
+       [&] { continued(nn::GatedDeltaNet(8, 4)); }},
+      {"ValueError: GatedDeltaNet: expected a cache with inputs and a state, or neither, got one "
+       "of "
+       "them",
+       [&] { net(tokens(1), half); }},
+  });
+  CHECK(all_same(cache.inputs, inputs));  // errors leave the cache as it was
+
+  nn::MultiheadAttention dense(8, 2), delta(8, 2, {.attention = "gated_delta"});
+  nn::MobaAttention moba(8, 2, {.block = 2});
+  nn::KeyValueCache keys = dense.new_cache(), blocks = moba.new_cache(), state = delta.new_cache(),
+                    window(AttentionMask::causal_window(3));
+  const Tensor x = tokens(1);
+  dense(x, keys);
+  moba(x, blocks);
+  delta(x, state);
+  expect_errors({
+      {"ValueError: in delta: GatedDeltaNet: expected its own cache, got one with keys and values",
+       [&] { delta(x, keys); }},
+      {"ValueError: in delta: GatedDeltaNet: expected its own cache, got one with keys and values",
+       [&] { delta(x, blocks); }},
+      {"ValueError: KeyValueCache: expected a cache of keys and values, got the state of a "
+       "recurrence",
+       [&] { dense(x, state); }},
+      {"ValueError: attention_kind: expected causal or no mask for 'gated_delta:4', got "
+       "'window:2,0'",
+       [&] { delta(x, window); }},
+      {"ValueError: attention_kind: expected causal, key_lengths or no mask for 'moba:2,top_k=3', "
+       "got 'window:2,0'",
+       [&] { moba(x, window); }},
+  });
+  CHECK(window.length() == 0);
+}
+
 TEST_CASE("GatedDeltaNet: wrong calls") {
   nn::GatedDeltaNet net = small_net();
   expect_errors({
