@@ -33,8 +33,9 @@ Tensor checked_lengths(const Tensor& q, const Tensor& k, const Tensor& lengths) 
   const Tensor bounds = empty({q.size(0), 1, 1, 2}, lengths.options());
   const TensorView lengths_view = all.tensor_view();
   KernelContext context = kernel_context(q.device());
-  kernels::row_bounds(context, {.queries = 1, .keys = k.size(2), .lengths = &lengths_view}, false,
-                      bounds.tensor_view());
+  kernels::row_bounds(
+      context, {.queries = 1, .keys = k.size(2), .lengths = &lengths_view, .op = kLinearAttention},
+      false, bounds.tensor_view());
   return bounds.view({q.size(0), 2}).select(1, 1);
 }
 

@@ -41,8 +41,8 @@ Tensor checked_texts(const char* op, const Tensor& q, const Tensor& cu_seqlens) 
   const Tensor bounds = empty({1, 1, length, 2}, texts.options());
   const TensorView view = texts.tensor_view();
   KernelContext context = kernel_context(q.device());
-  kernels::row_bounds(context, {.queries = length, .keys = length, .cu_seqlens = &view}, false,
-                      bounds.tensor_view());
+  kernels::row_bounds(context, {.queries = length, .keys = length, .cu_seqlens = &view, .op = op},
+                      false, bounds.tensor_view());
   return texts;
 }
 
