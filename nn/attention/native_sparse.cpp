@@ -59,7 +59,7 @@ Tensor NativeSparseBranches::forward(const Tensor& x, const Tensor& q, const Ten
       compressed, attention(q, k, v, under(AttentionMask::causal() & chosen)),
       attention(q, k, v, under(AttentionMask::causal_window(options_.window)))};
   const Tensor gates = sigmoid(gate(x)).view({x.size(0), x.size(1), 3, q.size(1)});
-  return gated_sum(gates.permute({2, 0, 3, 1}).to(q.dtype()), branches);
+  return gated_sum(gates.permute({2, 0, 3, 1}).to(compressed.dtype()), branches);
 }
 
 }  // namespace sash::nn

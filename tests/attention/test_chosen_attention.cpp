@@ -310,6 +310,20 @@ TEST_CASE_TEMPLATE("chosen attention: devices and dtypes", On, Cpu, Cuda) {
   });
 }
 
+TEST_CASE("chosen attention: autocast without a projection of queries or keys") {
+  manual_seed(5);
+  const Tensor x = randn({1, 20, 8});
+  for (const char* kind : {"moba:4,top_k=5", "nsa:4,top_k=5,window=5"}) {  // all blocks
+    for (const bool queries : {true, false}) {
+      nn::MultiheadAttention module(8, 2,
+                                    {.attention = kind, .q_proj = !queries, .k_proj = queries});
+      const Tensor expected = module(x);
+      const AutocastGuard autocast(DType::bfloat16);
+      CHECK(relative_error(module(x), expected) < 3e-2);
+    }
+  }
+}
+
 TEST_CASE("chosen attention: tokens in pieces equal all at once") {
   const NoGradGuard no_grad;
   for_each_module([](nn::MultiheadAttention& module) {

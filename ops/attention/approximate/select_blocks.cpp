@@ -115,6 +115,14 @@ AttentionMask ended_blocks(int64_t queries, int64_t keys, int64_t block, Device 
 }
 
 Tensor select_blocks(const Tensor& q, const Tensor& k, const SelectBlocksOptions& options) {
+  // Of operands that autocast left in two dtypes, as attention to the blocks will be.
+  if (q.defined() && k.defined() && q.dtype() != k.dtype()) {
+    if (Autocast cast("attention"); cast) {
+      SelectBlocksOptions own = options;
+      own.pooled_keys = cast(options.pooled_keys);
+      return select_blocks(cast(q), cast(k), own);
+    }
+  }
   const NoGradGuard no_grad;
   const NoAutocastGuard no_autocast;
   check_heads(kSelect, q, k, k);
