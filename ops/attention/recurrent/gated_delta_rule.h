@@ -41,8 +41,8 @@ struct RecurrentResult {
 /// float32 then. All tensors but `cu_seqlens` are differentiable, and so are both results.
 ///
 /// Work is O(S D D_v), in chunks of 64 tokens (the WY form of a product of reflections); memory is
-/// linear in S, with a state for each chunk between the passes. Decays enter as products of
-/// exp(g) <= 1, so that none overflows.
+/// linear in S, with a state for each chunk between the passes. Decays enter as products of exp(g)
+/// or exponentials of sums of g, all at most 1, so that none overflows.
 ///
 /// Throws `ShapeError`, `DTypeError`, `DeviceError`, and `ValueError` for a scale that is not
 /// finite or cu_seqlens that do not ascend from 0 to S.
