@@ -82,7 +82,9 @@ Tensor BlockIndexer::select(const Tensor& x) {
   constexpr double kOwn = std::numeric_limits<double>::infinity();
   const Tensor of_ended = (*this)(x);
   const Tensor before = blocks_before(x.size(1), options_.block, x.device());
-  const Tensor scores = where(eq(before, 0), kOwn, of_ended);
+  // A NaN would come before the own block.
+  const Tensor numbers = where(eq(of_ended, of_ended), of_ended, -1e30);
+  const Tensor scores = where(eq(before, 0), kOwn, numbers);
   const auto [values, index] = topk(scores, std::min(options_.top_k, scores.size(2)));
   return where(gt(values, -1e30), index, -1).to(DType::int32).unsqueeze(1);
 }

@@ -36,8 +36,8 @@ class SASH_API BlockIndexer : public ModuleOf<BlockIndexer> {
   /// blocks that have not ended at the query. `ShapeError` unless x is that.
   Tensor forward(const Tensor& x) override;
   /// The own block of each query and the ended blocks with the highest scores, int32 [B, 1, S,
-  /// min(top_k, ceil(S / block))], -1 for none, as `AttentionMask::selected` takes it. Not
-  /// differentiable. Throws as `forward`.
+  /// min(top_k, ceil(S / block))], -1 for none, as `AttentionMask::selected` takes it. Blocks with
+  /// a NaN score are not selected. Not differentiable. Throws as `forward`.
   Tensor select(const Tensor& x);
   /// The mean over queries of KL(p || softmax(scores)), a single element. p are the weights that
   /// causal attention of q [B, H, S, D] to k [B, H_kv, S, D] gives to the ended blocks, averaged

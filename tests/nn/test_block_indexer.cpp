@@ -181,6 +181,13 @@ TEST_CASE_TEMPLATE("BlockIndexer: learns the blocks that dense attention would s
   if (!missing(On::device)) check_learns(On::device);
 }
 
+TEST_CASE("BlockIndexer: a block with NaN is not selected, the own block always is") {
+  nn::BlockIndexer indexer(4, {.block = 2, .top_k = 1});
+  Tensor x = randn({1, 6, 4});
+  x.narrow(1, 1, 1).fill_(std::nan(""));
+  CHECK(indexer.select(x).to_vector<int32_t>() == std::vector<int32_t>{0, 0, 1, 1, 2, 2});
+}
+
 TEST_CASE("BlockIndexer: halves, texts shorter than a block, wrong calls") {
   nn::BlockIndexer indexer(8, {.block = 4, .top_k = 3});
   const Tensor q = randn({1, 2, 3, 4}), x = randn({1, 3, 8});
