@@ -404,6 +404,16 @@ TEST_CASE("gated delta rule: autocast, and float32 gates beside halves") {
   }
 }
 
+TEST_CASE("gated delta rule: second derivatives of no packed text") {
+  const Tensor x = zeros({1, 1, 0, 2}, kDoubles).requires_grad_();
+  const Tensor state = zeros({0, 1, 2, 2}, kDoubles).requires_grad_();
+  const RecurrentResult y = decayed_linear_attention(
+      x, x, x, {.initial_state = state, .cu_seqlens = tensor<int32_t>({0})});
+  const std::vector<Tensor> d =
+      grad({y.out, y.state}, {x, state}, {y.out.detach(), state.detach()}, {.create_graph = true});
+  CHECK(d[1].shape() == state.shape());
+}
+
 TEST_CASE("gated delta rule: wrong calls") {
   const Tensor x = zeros({1, 4, 3, 2}), odd = zeros({1, 6, 3, 2}), beta = zeros({1, 4, 3});
   const Tensor doubles = zeros({1, 4, 3, 2}, {.dtype = DType::float64});

@@ -48,7 +48,9 @@ RecurrentResult recurrence_from_plain_ops(const RecurrentTensors& x, const Recur
   if (x.g.defined()) decay = exp(x.g.rank() == 3 ? x.g.unsqueeze(3) : x.g).unsqueeze(4);
   const std::vector<int64_t> bounds = bounds_of(call.cu_seqlens, x.q.size(2));
   std::vector<Tensor> outs{of_no_tokens(q, k, v, x.beta, decay)};
-  std::vector<Tensor> states{zeros({0, heads, depth, width}, sums)};
+  const Tensor no_state = zeros({0, heads, depth, width}, sums);
+  // With the history of the initial state: there may be no text.
+  std::vector<Tensor> states{x.initial.defined() ? x.initial.narrow(0, 0, 0) : no_state};
   for (size_t text = 0; text + 1 < bounds.size(); ++text) {
     const auto row = static_cast<int64_t>(text);
     Tensor s = !x.initial.defined()        ? zeros({batch, heads, depth, width}, sums)
