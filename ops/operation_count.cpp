@@ -54,6 +54,10 @@ constexpr Rule kRules[] = {
        return 2 * count(c, c.operands.size() - 1) * extent(c, 1, 1) * extent(c, 1, 2) *
               extent(c, 1, 3);
      }},
+    {"conv_weight_gradient",
+     [](const KernelCall& c) {
+       return 2 * count(c, 1) * extent(c, 2, 1) * extent(c, 2, 2) * extent(c, 2, 3);
+     }},
     {"attention_forward", [](const KernelCall& c) { return attention(c, 1, 1); }},
     {"attention_backward", [](const KernelCall& c) { return attention(c, 3, 2); }},
     {"selected_attention_forward", [](const KernelCall& c) { return attention(c, 1, 1); }},

@@ -12,6 +12,8 @@
 namespace sash {
 
 constinit decltype(kernels::conv_forward) kernels::conv_forward{"conv_forward"};
+constinit decltype(kernels::conv_weight_gradient) kernels::conv_weight_gradient{
+    "conv_weight_gradient"};
 
 namespace {
 
@@ -127,9 +129,7 @@ bool is_fused(const SlidingWindows& windows, const Tensor& x) {
 /// turned by `turned`.
 std::optional<SlidingWindows> gradient_windows(const Geometry& geometry) {
   SlidingWindows windows = geometry.windows;
-  constexpr int64_t kFewest = 16;  // channels: rows of the product
-  const bool plain = geometry.groups == 1 && geometry.x[1] >= kFewest;
-  if (!plain || windows.stride[0] != 1 || windows.stride[1] != 1) return {};
+  if (geometry.groups > 1 || windows.stride[0] != 1 || windows.stride[1] != 1) return {};
   for (const int axis : {0, 1}) {
     windows.padding[axis] =
         windows.dilation[axis] * (windows.kernel[axis] - 1) - windows.padding[axis];
@@ -225,12 +225,20 @@ Tensor weight_gradient(const Tensor& x, const Tensor& g, const Geometry& geometr
   const Tensor sums =
       geometry.y[0] > 0 ? empty(geometry.weight, options) : zeros(geometry.weight, options);
   KernelContext context = kernel_context(g.device());
-  for_each_block(geometry, options, [&](const Block& block, int64_t first, int64_t count) {
-    block.unfold(context, x, first);
-    kernels::copy(context, narrow_first(g.tensor_view(), first, count), block.planes());
-    kernels::matmul(context, block.rows(), transposed(block.columns()),
-                    weight_matrix(sums, geometry), 1, first > 0 ? 1 : 0);
-  });
+  constexpr int64_t kFewest = 16;  // filters and channels of a group, for which the kernel is fast
+  const bool many = geometry.y[1] / geometry.groups + geometry.weight[1] >= kFewest;
+  if (many && sums.numel() > 0 && g.numel() > 0 && is_fused(geometry.windows, x)) {
+    const Tensor rows = unrecorded([&] { return g.contiguous(); });
+    kernels::conv_weight_gradient(context, x.tensor_view(), rows.tensor_view(), geometry.windows,
+                                  geometry.groups, sums.tensor_view());
+  } else {
+    for_each_block(geometry, options, [&](const Block& block, int64_t first, int64_t count) {
+      block.unfold(context, x, first);
+      kernels::copy(context, narrow_first(g.tensor_view(), first, count), block.planes());
+      kernels::matmul(context, block.rows(), transposed(block.columns()),
+                      weight_matrix(sums, geometry), 1, first > 0 ? 1 : 0);
+    });
+  }
   const Tensor dw = sums.to(g.dtype());
   return record("conv_weight_gradient", {x, g}, dw,
                 [x = save_if(g.requires_grad(), x), g = save_if(x.requires_grad(), g), geometry](

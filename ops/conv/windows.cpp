@@ -62,6 +62,7 @@ Tensor as_planes(const char* op, int axes, const Tensor& x, kernels::SlidingWind
           (huge ? "2^63 or more" : std::to_string(reach)) + " for " + to_string(x.shape()));
     }
     windows.stride[axis] = std::min(windows.stride[axis], padded);  // no second window either way
+    windows.dilation[axis] = std::min(windows.dilation[axis], padded);  // nor a second element
   }
   const Tensor batch = x.rank() == axes + 1 ? x.unsqueeze(0) : x;
   return axes == 1 ? batch.unsqueeze(2) : batch;

@@ -29,6 +29,13 @@ extern SASH_API Kernel<void(KernelContext&, View x, View weight, const TensorVie
                             const SlidingWindows& windows, int64_t groups, View y)>
     conv_forward;
 
+/// dw [O, C / groups, kernel] = the gradient of conv_forward's weight from g [N, O, U, V], that of
+/// y. Nothing is empty. x has any strides, g and dw are contiguous; float32 and float64. Of the CPU
+/// only, for groups of many filters.
+extern SASH_API Kernel<void(KernelContext&, View x, View g, const SlidingWindows& windows,
+                            int64_t groups, View dw)>
+    conv_weight_gradient;
+
 /// y[n, c, i, j, u, v] = element (i, j) of the window at (u, v), 0 past the edges. x has any
 /// strides. y has too, except that its last two axes are contiguous. Any floating dtype.
 extern SASH_API Kernel<void(KernelContext&, View x, const SlidingWindows& windows, View y)>

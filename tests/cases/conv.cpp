@@ -168,7 +168,21 @@ void add_conv(OpTable& table) {
   add_conv(table, 2, {{0, 2, 4, 4}}, {{3, 2, 2, 2}}, true);
   add_conv(table, 2, {{3, 8, 17, 15}}, {{16, 8, 3, 3}}, true, {.padding = 1});
   add_conv(table, 2, {{1, 2, 2, 70}}, {{33, 2, 2, 5}}, true, {.padding = {0, 2}});
-  // So many channels that the gradient of x is a convolution too.
+  // Lines of one and two vectors of filters, the last one cut; rows without whole windows, and with
+  // more of them than are computed together; several items at a time.
+  add_conv(table, 2, {{9, 2, 4, 2}}, {{16, 2, 3, 3}}, true, {.padding = 1});
+  add_conv(table, 2, {{3, 2, 3, 19}}, {{30, 2, 3, 3}}, true, {.padding = 1});
+  add_conv(table, 2, {{2, 2, 2, 34}}, {{48, 2, 1, 3}}, false,
+           {.stride = {1, 2}, .padding = {0, 1}});
+  add_conv(table, 2, {{2, 4, 5, 5}}, {{64, 2, 3, 2}}, true,
+           {.stride = 2, .padding = {2, 1}, .dilation = {1, 2}, .groups = 2});
+  add_conv(table, 2, {{2, 9, 4, 5}, sliced}, {{16, 9, 3, 3}, transposed}, true, {.padding = 2});
+  add_conv(table, 2, {{1, 1, 1, 530}}, {{16, 1, 1, 3}}, false, {.padding = {0, 1}});
+  // Few filters: all rows as one line.
+  add_conv(table, 2, {{2, 2, 3, 40}, heads}, {{17, 2, 3, 3}}, true, {.padding = 1});
+  add_conv(table, 2, {{2, 4, 3, 260}}, {{4, 1, 2, 3}}, true,
+           {.padding = {1, 2}, .dilation = {1, 2}, .groups = 4});
+  // So many channels that the gradient of the weight reads windows in place for few filters too.
   add_conv(table, 2, {{2, 16, 5, 4}}, {{3, 16, 3, 2}}, true,
            {.padding = {1, 0}, .dilation = {1, 2}});
   add_conv(table, 1, {{1, 17, 9}}, {{2, 17, 3}}, false, {.padding = 2});

@@ -123,6 +123,38 @@ TEST_CASE_TEMPLATE("windows: a stride beyond the edge leaves one window", On, Cp
   }
 }
 
+TEST_CASE_TEMPLATE("conv2d: many items are convolved as each alone", On, Cpu, Cuda) {
+  if (missing(On::device)) return;
+  manual_seed(4);
+  for (const int64_t filters : {5, 33}) {
+    for (const int64_t stride : {1, 2}) {
+      CAPTURE(filters);
+      CAPTURE(stride);
+      const Conv2dOptions options{.stride = stride, .padding = 1};
+      const TensorOptions leaf{
+          .dtype = DType::float64, .device = On::device, .requires_grad = true};
+      const Tensor x = randn({19, 12, 21, 17}, leaf), w = randn({filters, 12, 3, 3}, leaf);
+      const Tensor y = conv2d(x, w, {}, options), g = randn_like(y.detach());
+      const auto all = grad({y}, {x, w}, {g});
+      Tensor sum = zeros(w.shape(), w.detach().options());
+      for (int64_t n = 0; n < x.size(0); ++n) {
+        const Tensor one = conv2d(x.narrow(0, n, 1), w, {}, options);
+        const auto part = grad({one}, {x, w}, {g.narrow(0, n, 1)});
+        CHECK(largest_difference(one, y.narrow(0, n, 1)) < 1e-12);
+        CHECK(largest_difference(part[0].narrow(0, n, 1), all[0].narrow(0, n, 1)) < 1e-12);
+        sum = sum + part[1];
+      }
+      CHECK(largest_difference(sum, all[1]) < 1e-10);
+    }
+  }
+}
+
+TEST_CASE("conv2d: a window of one element has any dilation") {
+  const Tensor x = arange(12).to(DType::float32).view({1, 1, 3, 4}), w = ones({1, 1, 1, 2});
+  const int64_t far = std::numeric_limits<int64_t>::max();
+  CHECK(all_same(conv2d(x, w, {}, {.dilation = {far, 1}}), conv2d(x, w)));
+}
+
 TEST_CASE_TEMPLATE("sort: long lines, at every number of equal elements", On, Cpu, Cuda) {
   if (missing(On::device)) return;
   manual_seed(3);

@@ -251,7 +251,7 @@ TEST_CASE(
     const Tensor results[] = {
         max_pool2d(images, 3, {.stride = 2, .padding = 1}),
         conv2d(images, weight, {}, {.stride = 3}),
-        conv_transpose2d(images.detach().narrow(1, 0, 2), weight),
+        conv_transpose2d(images.detach().narrow(1, 0, 2), weight, {}, {.stride = 2}),
         cross_entropy(logits, targets, {.label_smoothing = 0.1, .reduction = Reduction::none}),
         cumsum(images, 3),
         amax(logits, {1}),

@@ -91,6 +91,9 @@ std::vector<SplitOp> split_ops() {
   const Shape lines{128, 500};
   return {
       {"conv2d", {{2, 8, 40, 40}, {8, 8, 3, 3}}, [](const auto& t) { return conv2d(t[0], t[1]); }},
+      {"conv2d of many filters",
+       {{9, 8, 20, 20}, {33, 8, 3, 3}},
+       [](const auto& t) { return conv2d(t[0], t[1]); }},
       {"nonzero", {lines}, [](const auto& t) { return nonzero(t[0].detach() > 0.5); }},
       {"sparse products",
        {{1, 4, 128, 32}, {1, 2, 64, 32}, {1, 4, 128, 16}},

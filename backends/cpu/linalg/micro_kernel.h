@@ -75,6 +75,15 @@ class MicroKernel {
     transpose_square(from, from_step, last, to, to_step, Eigen::internal::pset1<Packet>(T(0)));
   }
 
+  // Tells the compiler that `x` may differ from the memory it was loaded from. GCC 12 otherwise
+  // reads that again for each use, and the loads take longer than the multiply-adds.
+  template <class Vector>
+  [[gnu::always_inline]] static void keep_in_register([[maybe_unused]] Vector& x) {
+#if SASH_MICRO_KERNEL
+    asm("" : "+v"(x));
+#endif
+  }
+
  private:
   // A template, as GCC warns about vector types that are named as template arguments.
   template <class Vector>
@@ -122,15 +131,6 @@ class MicroKernel {
     using Block = void (*)(const Strip&, const Panel&, Index, const Result&);
     static constexpr Block blocks[] = {block<kLess + 1, kWidth, kOrder>...};
     blocks[rows - 1](a, b, depth, result);
-  }
-
-  // Tells the compiler that `x` may differ from the memory it was loaded from. GCC 12 otherwise
-  // reads that again for each use, and the loads take longer than the multiply-adds.
-  template <class Vector>
-  [[gnu::always_inline]] static void keep_in_register([[maybe_unused]] Vector& x) {
-#if SASH_MICRO_KERNEL
-    asm("" : "+v"(x));
-#endif
   }
 
   // Compilers keep `sum` in registers only if told to unroll.
