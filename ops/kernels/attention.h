@@ -114,7 +114,7 @@ struct RowBoundsParams {
   const TensorView* cu_seqlens = nullptr;  ///< int32 [n + 1], contiguous: that of i's sequence
   const TensorView* first = nullptr;       ///< int32 [B or 1, H or 1, S_q] by strides: [first, ...
   const TensorView* past = nullptr;        ///< int32, the same: ..., past)
-  const char* op = "attention";            ///< what errors name; on CUDA always "attention"
+  const char* op = "attention";            ///< what errors name
 };
 
 /// Writes `AttentionParams::bounds`: the intersection of the given ranges and, with `narrow`, of

@@ -41,13 +41,13 @@ const char* name_of(IndexOp op) {
   const std::string place = std::to_string(found.position);
   switch (found.op) {
     case IndexOp::attention_lengths:
-      throw ValueError("attention", "key lengths in [0, " + extent + "]",
+      throw ValueError(found.name, "key lengths in [0, " + extent + "]",
                        value + " for batch " + place);
     case IndexOp::attention_cu_seqlens:
-      throw ValueError("attention", "cu_seqlens that ascend from 0 to the length, " + extent,
+      throw ValueError(found.name, "cu_seqlens that ascend from 0 to the length, " + extent,
                        value + " at " + place);
     case IndexOp::attention_ranges:
-      throw ValueError("attention", "row ranges in [0, " + extent + "]",
+      throw ValueError(found.name, "row ranges in [0, " + extent + "]",
                        value + " for query " + place);
     case IndexOp::attention_selected:
       throw IndexError("attention", "selected blocks in [-1, " + extent + ")",

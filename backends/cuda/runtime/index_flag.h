@@ -30,6 +30,7 @@ struct IndexFlag {
   int64_t value;
   int64_t extent;
   int64_t position;  ///< element of the index tensor, or query for attention_ranges
+  const char* name;  ///< on the host: the op, for lengths, cu_seqlens and ranges
 
   static constexpr int kNone = 0, kClaimed = 1, kReported = 2;
 };
@@ -44,12 +45,13 @@ void throw_index_error(int card);
 #ifdef __CUDACC__
 /// Reports `value`, unless there is an earlier report.
 inline __device__ void report(IndexFlag* flag, IndexOp op, int64_t value, int64_t extent,
-                              int64_t position) {
+                              int64_t position, const char* name = nullptr) {
   if (atomicCAS(&flag->state, IndexFlag::kNone, IndexFlag::kClaimed) != IndexFlag::kNone) return;
   flag->op = op;
   flag->value = value;
   flag->extent = extent;
   flag->position = position;
+  flag->name = name;
   __threadfence_system();
   *const_cast<volatile int*>(&flag->state) = IndexFlag::kReported;
 }

@@ -35,6 +35,7 @@ struct Call {
   bool narrow;
   int2* bounds;
   IndexFlag* flag;
+  const char* op;  ///< on the host
 
   __device__ int32_t clamped(int32_t x) const { return max(0, min(x, keys)); }
   __device__ bool outside(int32_t x) const { return x < 0 || x > keys; }
@@ -44,7 +45,7 @@ __device__ void check_sequences(const Call& x, int64_t at) {
   const int32_t here = x.cu_seqlens[at];
   const bool bad = (at == 0 && here != 0) || (at > 0 && here < x.cu_seqlens[at - 1]) ||
                    (at == x.sequences && here != x.queries) || x.outside(here);
-  if (bad) report(x.flag, IndexOp::attention_cu_seqlens, here, x.queries, at);
+  if (bad) report(x.flag, IndexOp::attention_cu_seqlens, here, x.queries, at, x.op);
 }
 
 /// The sequence that holds query i: the last whose start is not past it.
@@ -63,7 +64,7 @@ __device__ int64_t sequence_of(const Call& x, int64_t i) {
 
 __device__ int32_t limit(const Call& x, const Limits& from, int64_t b, int64_t h, int64_t i) {
   const int32_t value = from.data[b * from.step[0] + h * from.step[1] + i * from.step[2]];
-  if (x.outside(value)) report(x.flag, IndexOp::attention_ranges, value, x.keys, i);
+  if (x.outside(value)) report(x.flag, IndexOp::attention_ranges, value, x.keys, i, x.op);
   return x.clamped(value);
 }
 
@@ -78,7 +79,7 @@ __global__ void __launch_bounds__(kThreads) row_bounds_kernel(const __grid_const
   if (x.lengths) {
     const int32_t length = x.lengths[b];
     if (i == 0 && h == 0 && x.outside(length)) {
-      report(x.flag, IndexOp::attention_lengths, length, x.keys, b);
+      report(x.flag, IndexOp::attention_lengths, length, x.keys, b, x.op);
     }
     range.y = min(range.y, x.clamped(length));
   }
@@ -108,7 +109,8 @@ void row_bounds(KernelContext& context, const kernels::RowBoundsParams& params, 
                   Limits(params.past),
                   narrow,
                   bounds.ptr<int2>(),
-                  index_flag(context.device.index)};
+                  index_flag(context.device.index),
+                  params.op};
   const int64_t threads = std::max(rows, params.cu_seqlens ? sequences + 1 : 0);
   if (threads == 0) return;
   launch_kernel(context, ceil_div(threads, kThreads), kThreads, 0, row_bounds_kernel, call);
