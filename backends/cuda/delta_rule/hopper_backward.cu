@@ -68,13 +68,12 @@ __global__ void __launch_bounds__(kChainThreads, 1)
     dstates_kernel(const __grid_constant__ ChainCall x, Results to) {
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char memory[];
-  const int chain = x.chain();
-  if (chain < 0) {
+  if (static_cast<int>(blockIdx.x) >= x.chains) {
     return prepare_chunks<kWidth, kFeatures, true>(x, memory);
   }
   auto& shared = *reinterpret_cast<ChainShared<kWidth>*>(memory);
   shared.init(4, 1);
-  const ChainColumns<kWidth> at(x.sizes, chain);
+  const ChainColumns<kWidth> at(x.sizes);
   const uint32_t group = hopper::uniform(threadIdx.x / kCount);
   if (group == 0) {
     hopper::warpgroup_reg_alloc<240>();

@@ -10,8 +10,8 @@
 /// threads: a group of warps has S' [64][kWidth] in registers, where it is the left operand of
 /// products, and one thread copies the operands of the next chunks. A chain is bound by its own
 /// length, and there are few. So the other blocks of the same kernel prepare the chunks meanwhile,
-/// in the order in which chains read them. The first two blocks do so, and any block takes the next
-/// chunk: a chain never waits for blocks that have not started.
+/// in the order in which chains read them. All blocks start together: no chain waits for a block
+/// that has no multiprocessor.
 namespace sash::cuda::delta {
 
 inline constexpr int kChainThreads = 3 * kCount;
@@ -22,15 +22,8 @@ struct ChainCall : Call {
 
   CUtensorMap panels, factors, q_map, k_map, g_map{};
   Rows<const Half> g_out{};
-  int* ready;         ///< for each chunk of each value head: 1 when it is prepared
-  int* taken;         ///< how many of them blocks have taken
-  int first, chains;  ///< blocks of threads with a chain
-
-  /// The chain of this block of threads, or -1.
-  __device__ int chain() const {
-    const int number = static_cast<int>(blockIdx.x) - first;
-    return number < chains ? max(number, -1) : -1;
-  }
+  int* ready;  ///< for each chunk of each value head: 1 when it is prepared
+  int chains;  ///< the first blocks of threads
 };
 
 /// What a step reads. `f` and `q` are keys and queries as TMA swizzles them, or panels with
@@ -52,7 +45,7 @@ struct ChainShared {
   /// call this.
   __device__ void init(uint32_t warps, uint32_t readers) {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < kSteps; ++i) full[i].init(1), empty[i].init(warps);
+      for (int i = 0; i < kSteps; ++i) full[i].init(kWarp), empty[i].init(warps);
       for (hopper::Barrier* one : {&state_full, &u_full}) one->init(4);
       for (hopper::Barrier* one : {&state_free, &u_free}) one->init(readers);
       hopper::fence_barrier_init();
@@ -197,7 +190,10 @@ __device__ void copy_steps(const ChainCall& x, const ChainColumns<kWidth>& at,
       hopper::fence_proxy_async();
       __syncwarp();
     }
-    if (!hopper::elect_one()) continue;
+    if (!hopper::elect_one()) {
+      full.arrive();
+      continue;
+    }
     constexpr int of_rows = (kFeatures ? 0 : 2 * S::kTile) + (kBackward ? S::kSquare : 0);
     full.arrive_and_expect_tx(3 * S::kTile + 2 * S::kSquare + kFactors<kWidth> * 4 -
                               (cut ? of_rows : 0));
@@ -273,28 +269,43 @@ __device__ void prepare_chunks(const ChainCall& x, unsigned char* shared) {
     hopper::warpgroup_reg_alloc<240>();
   }
   const Sizes& s = x.sizes;
-  const int heads = s.value_heads, thread = static_cast<int>(threadIdx.x) % kCount;
+  const int heads = s.value_heads, blocks = static_cast<int>(gridDim.x) - x.chains;
   const int64_t items = s.slots * heads;
-  unsigned char* const own = shared + group * M::kBytes;
-  int& number = *reinterpret_cast<int*>(own + M::kNumber);
 #pragma unroll 1
-  while (true) {
-    if (thread == 0) number = atomicAdd(x.taken, 1);
-    hopper::barrier_sync(1 + group, kCount);
-    const int64_t i = number;
-    if (i >= items) return;
+  for (int64_t i = (static_cast<int>(blockIdx.x) - x.chains) * groups + group; i < items;
+       i += blocks * groups) {
     const int64_t item = kBackward ? items - 1 - i : i, slot = item / heads;
     const Place at =
         s.bounds ? s.place_of_slot(slot)
                  : s.place(static_cast<int>(slot % s.texts), static_cast<int>(slot / s.texts));
+    if (at.count == 0) continue;
     const int head = static_cast<int>(item % heads);
-    if (at.count > 0) prepare_chunk<kWidth, kFeatures>(x, at, head, own);
+    prepare_chunk<kWidth, kFeatures>(x, at, head, shared + group * M::kBytes);
     hopper::barrier_sync(1 + group, kCount);
-    if (thread == 0 && at.count > 0) {
+    if (threadIdx.x % kCount == 0) {
       asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(x.ready + x.index(at, head)), "r"(1)
                    : "memory");
     }
   }
+}
+
+/// Launches a block of threads for each multiprocessor. They may wait for each other: all start
+/// together.
+template <auto kernel, class... Arguments>
+void launch_together(const KernelContext& context, int shared, const Arguments&... arguments) {
+  const CardGuard guard(context.device.index);
+  allow_shared_memory<kernel>(context.device.index, shared);
+  cudaLaunchAttribute together{};
+  together.id = cudaLaunchAttributeCooperative;
+  together.val.cooperative = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(hopper::multiprocessors(context));
+  config.blockDim = static_cast<unsigned>(kChainThreads);
+  config.dynamicSmemBytes = static_cast<size_t>(shared);
+  config.stream = stream_of(context);
+  config.attrs = &together;
+  config.numAttrs = 1;
+  SASH_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, arguments...));
 }
 
 /// Launches `kernel` for the chains of a pass and for what they read. With many chains, all blocks
@@ -303,10 +314,9 @@ template <int kWidth, bool kFeatures, auto kernel, class... Arguments>
 void launch_chains(const KernelContext& context, const Inputs& inputs,
                    const PreparedMemory<kWidth>& prepared, ChainCall& call,
                    const Arguments&... arguments) {
-  const int64_t chunks = chunks_of(inputs), flags = (chunks + 1) * int64_t{sizeof(int)};
+  const int64_t chunks = chunks_of(inputs), flags = chunks * int64_t{sizeof(int)};
   const Workspace ready(context, flags);
   call.ready = ready.ptr<int>();
-  call.taken = call.ready + chunks;
   SASH_CUDA_CHECK(cudaMemsetAsync(call.ready, 0, static_cast<size_t>(flags), stream_of(context)));
   const auto* const panels = reinterpret_cast<const float*>(prepared.arrays.w);
   call.panels = tensor_map(panels, prepared.panel_bytes() / 1024, 256, 8);
@@ -319,14 +329,15 @@ void launch_chains(const KernelContext& context, const Inputs& inputs,
   static_assert(shared <= static_cast<int>(hopper::kSharedBytes));
   const int all = hopper::multiprocessors(context);
   const int64_t chains = chains_of<kWidth>(inputs);
-  const auto run = [&](int64_t with_chain, int64_t blocks) {
-    call.first = with_chain < blocks ? 2 : 0;
+  if (chains <= all / 2) {
+    call.chains = static_cast<int>(chains);
+    return launch_together<kernel>(context, shared, call, arguments...);
+  }
+  for (const int64_t with_chain : {int64_t{0}, chains}) {
     call.chains = static_cast<int>(with_chain);
-    launch<kernel>(context, blocks, kChainThreads, shared, call, arguments...);
-  };
-  if (chains <= all / 2) return run(chains, all);
-  run(0, all);
-  run(chains, chains);
+    launch<kernel>(context, with_chain > 0 ? chains : all, kChainThreads, shared, call,
+                   arguments...);
+  }
 }
 
 }  // namespace sash::cuda::delta

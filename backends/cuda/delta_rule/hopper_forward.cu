@@ -154,14 +154,13 @@ __global__ void __launch_bounds__(kChainThreads, 1)
     forward_kernel(const __grid_constant__ ChainCall x, float* state, Half* out) {
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char memory[];
-  const int chain = x.chain();
-  if (chain < 0) {
+  if (static_cast<int>(blockIdx.x) >= x.chains) {
     return prepare_chunks<kWidth, kFeatures, false>(x, memory);
   }
   auto& shared = *reinterpret_cast<ChainShared<kWidth>*>(memory);
   const bool kept = x.arrays.states != nullptr;
   shared.init(8, kept ? 5 : 4);
-  const ChainColumns<kWidth> at(x.sizes, chain);
+  const ChainColumns<kWidth> at(x.sizes);
   const uint32_t group = hopper::uniform(threadIdx.x / kCount);
   if (group == 2) {
     hopper::warpgroup_reg_dealloc<96>();

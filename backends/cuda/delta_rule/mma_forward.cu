@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(kChainCount)
   using S = MmaStep<kWidth>;
   extern __shared__ __align__(128) unsigned char shared[];
   const Sizes& sizes = x.sizes;
-  const ChainColumns<kWidth> at(sizes, static_cast<int>(blockIdx.x));
+  const ChainColumns<kWidth> at(sizes);
   float s[kWidth / 2];
   begin_state(s, at, sizes, x.initial);
   const auto copy = [&](const Place& place, unsigned char* to) {

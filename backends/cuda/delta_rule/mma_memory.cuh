@@ -65,16 +65,17 @@ int64_t chains_of(const Inputs& x) {
   return x.text_count() * x.v.shape[1] * (kWidth / kChainWidth);
 }
 
-/// The columns of a chain. Each of four warps has 16.
+/// The columns of a block of threads. Each of four warps has 16.
 template <int kWidth>
 struct ChainColumns {
   int text, head, first, chunks;
 
-  __device__ ChainColumns(const Sizes& s, int chain) {
+  __device__ explicit ChainColumns(const Sizes& s) {
     constexpr int across = kWidth / kChainWidth;
-    first = chain % across * kChainWidth;
-    head = chain / across % s.value_heads;
-    text = chain / across / s.value_heads;
+    const int block = static_cast<int>(blockIdx.x);
+    first = block % across * kChainWidth;
+    head = block / across % s.value_heads;
+    text = block / across / s.value_heads;
     chunks = s.chunks_of(text);
   }
   /// The chunk of a step, from the last on if `kBackward`.

@@ -29,8 +29,7 @@ struct PrepareShared {
   static constexpr int kDecaysEnd = kLower + (kFeatures ? kChunk * kWidth * 4 : 0);
   static constexpr int kSums = kEnd > kDecaysEnd ? kEnd : kDecaysEnd;  // G
   static constexpr int kBetas = kSums + kChunk * 4;                    // of keys, of values
-  static constexpr int kNumber = kBetas + 2 * kChunk * 4;              // of the chunk
-  static constexpr int kBytes = kNumber + 128;
+  static constexpr int kBytes = kBetas + 2 * kChunk * 4;
 };
 
 /// The products of 16 queries, and of 16 keys, with 16 keys.
@@ -168,9 +167,9 @@ __device__ void prepare_chunk(const Call& x, const Place& at, int head, unsigned
     const bool has_keys = thread < kWidth, has_queries = thread >= kCount - kWidth;
     const auto load = [&](int first, int j) {
       const int place = RowTile<kWidth>::element(first, j, d);
+      const uint32_t query = has_queries ? word_at(shared, M::kQueries + place) : 0;
       return PreparedElement{*reinterpret_cast<const float2*>(decays + (first + j) * kWidth + d),
-                             unpack(word_at(shared, place)),
-                             unpack(word_at(shared, M::kQueries + place))};
+                             unpack(word_at(shared, place)), unpack(query)};
     };
     const RowTile<kWidth> level_keys(base + M::kLevels),
         level_queries(base + M::kLevels + M::kTileBytes);
