@@ -79,14 +79,14 @@ Tensor BlockIndexer::forward(const Tensor& x) {
 
 Tensor BlockIndexer::select(const Tensor& x) {
   const NoGradGuard no_grad;
-  constexpr double kOwn = std::numeric_limits<double>::infinity();
+  constexpr double kOwn = std::numeric_limits<double>::infinity(), kNever = -1e30;
   const Tensor of_ended = (*this)(x);
   const Tensor before = blocks_before(x.size(1), options_.block, x.device());
   // A NaN would come before the own block.
-  const Tensor numbers = where(eq(of_ended, of_ended), of_ended, -1e30);
+  const Tensor numbers = where(eq(of_ended, of_ended), of_ended, kNever);
   const Tensor scores = where(eq(before, 0), kOwn, numbers);
   const auto [values, index] = topk(scores, std::min(options_.top_k, scores.size(2)));
-  return where(gt(values, -1e30), index, -1).to(DType::int32).unsqueeze(1);
+  return where(gt(values, kNever), index, -1).to(DType::int32).unsqueeze(1);
 }
 
 Tensor BlockIndexer::loss(const Tensor& x, const Tensor& q, const Tensor& k,

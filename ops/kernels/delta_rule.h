@@ -16,7 +16,8 @@
 ///     A[t, i] = k[t] . a(i, t] k[i],    P[t, i] = q[t] . a(i, t] k[i]
 ///
 /// so u = N (beta y) with N = (I + beta A)^-1. No quotient is formed. All decays are products of
-/// a <= 1; tensor cores take those of heads as exponentials of sums of g.
+/// a <= 1. With a decay for each head, kernels on tensor cores form these products as exponentials
+/// of sums of g.
 ///
 /// q and k [B, H, S, D], v [B, H_v, S, D_v], one floating dtype, unit stride along the last axis,
 /// other strides free. C below is the type of the arithmetic: float64 for float64, else float32;

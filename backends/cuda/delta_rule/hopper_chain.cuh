@@ -190,7 +190,7 @@ __device__ void copy_steps(const ChainCall& x, const ChainColumns<kWidth>& at,
       hopper::fence_proxy_async();
       __syncwarp();
     }
-    if (!hopper::elect_one()) {
+    if (!hopper::elect_one()) {  // this lane may have written rows, too
       full.arrive();
       continue;
     }
