@@ -34,6 +34,7 @@ std::vector<Case> cases(sash::Device device, const sash::TensorOptions&) {
     }
     for (const int64_t length : {4096, 16384, 65536}) all.push_back({features, 16, length, 128});
     all.push_back({features, 16, 16384, 64});
+    for (const int64_t heads : {64, 128}) all.push_back({features, heads, 4096, 128});
   }
   return all;
 }

@@ -13,7 +13,7 @@ bool on_tensor_cores(const KernelContext& context, const kernels::DeltaInputs& x
 }
 
 void kept_bytes(KernelContext& context, const kernels::DeltaInputs& x, int64_t& bytes) {
-  bytes = on_tensor_cores(context, x) ? delta::mma_kept_bytes(x)
+  bytes = on_tensor_cores(context, x) ? delta::mma_kept_bytes(context, x)
                                       : x.states_size() * (x.q.dtype == DType::float64 ? 8 : 4);
 }
 

@@ -7,17 +7,19 @@ namespace sash::cuda::delta {
 
 bool hopper_takes(const KernelContext& context, const Inputs& x);
 
-/// Prepares all chunks, then out and the states after the last chunks, and what `arrays` has memory
-/// for of the states and u.
+/// Out and the states after the last chunks, and what the call has memory for of the states and w.
 template <int kWidth>
-void hopper_forward(const KernelContext& context, const Inputs& x,
-                    const PreparedMemory<kWidth>& prepared, const Arrays& arrays, View out,
+void hopper_forward(const KernelContext& context, const Inputs& x, const Call& call, View out,
                     View state);
 
-/// Prepares all chunks, then the gradients of states and u. `g_out` is that of `to`.
+/// The gradients of states and u. `g_out` is that of `to`.
 template <int kWidth>
-void hopper_dstates(const KernelContext& context, const Inputs& x,
-                    const PreparedMemory<kWidth>& prepared, const Arrays& arrays, View g_out,
+void hopper_dstates(const KernelContext& context, const Inputs& x, const Call& call, View g_out,
                     const Results& to);
+
+/// What `run_gradients` does, with a decay for each head.
+template <int kWidth>
+void hopper_gradients(const KernelContext& context, const Inputs& x, const Call& call, View g_out,
+                      const Results& to);
 
 }  // namespace sash::cuda::delta

@@ -2,88 +2,136 @@
 
 /// The gradients of states, and of u: from the last chunk to the first.
 ///
-///     du = P' g_out + F dS,    dS <- e dS + Q' g_out - W' du
+///     du = P' g_out + f k dS,    du <- du - X' beta du
+///     dS <- b[last] dS + (scale b q)' g_out - (b k)' beta du
 namespace sash::cuda::delta {
 namespace {
 
-template <int kWidth, bool kFeatures>
-__device__ void walk_dstates(const ChainCall& x, const ChainColumns<kWidth>& at,
-                             ChainShared<kWidth>& shared, const Results& to) {
+template <bool kMap, int kWidth, bool kFeatures>
+__device__ void walk_dstates(const ChainCall& x, const Segment& at, int first,
+                             ChainShared<kWidth, kFeatures, true>& shared, const Results& to) {
+  using F = Factors<kWidth>;
   float s[kWidth / 2];
-  begin_state(s, at, x.sizes, to.g_state);
+  begin_chain<kWidth>(s, x, at, shared, to.g_state);
+  const bool shares = !x.first_pass;
+  const int half = static_cast<int>(threadIdx.x) / kChainCount;
+  unsigned char *const state = shared.state + half * kChainWidth * kWidth * 2, *const of_u =
+                                                                                   shared.u +
+                                                                                   half *
+                                                                                       kChainWidth *
+                                                                                       kChunk * 2;
+  StepPlace<kKeySteps<kFeatures>> place;
+  StepPlace<kQuerySteps> place_of_q;
+  int parity = 1;
 #pragma unroll 1
-  for (int step = 0; step < at.chunks; ++step) {
-    auto& from = shared.stage[step % kSteps];
-    shared.full[step % kSteps].wait(step / kSteps % 2);
-    uint32_t left[kWidth / 4], g[16], decayed[4][4];
+  for (int step = first; step < at.end; ++step) {
+    auto& from = shared.keys.stage[place.stage];
+    const float* const factors = shared.keys.factors[place.stage];
+    auto& from_q = shared.queries.stage[place_of_q.stage];
+    auto& empty = shared.keys.empty[place.stage];
+    auto& empty_q = shared.queries.empty[place_of_q.stage];
+    shared.keys.full[place.stage].wait(place.parity);
+    if constexpr (!kMap) shared.queries.full[place_of_q.stage].wait(place_of_q.parity);
+    place.advance();
+    place_of_q.advance();
+    uint32_t left[kWidth / 4], g[16], decayed[16];
     hopper::pack<Half>(left, s);
-    const RowTile<kChainWidth> g_out(shared_address(from.v));
+    float du[32], of_scores[32];
+    if constexpr (!kMap) {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      g_out.left_down(decayed[k], k, warp() % 4);
+      for (int k = 0; k < 4; ++k) from_q.values(reinterpret_cast<uint32_t(&)[4]>(g[4 * k]), k);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) g[4 * k + i] = decayed[k][i];
-      if constexpr (!kFeatures) {
-        scale_columns(decayed[k], from.factors + kWidth + kChunk + 16 * k);
+      for (int i = 0; i < 16; ++i) {
+        decayed[i] = kFeatures ? g[i] : pack(factor_pair(factors + F::kQ, i) * unpack(g[i]));
       }
     }
-    scale_sums(s, from.factors);
-    float du[32], of_scores[32];
+    scale_sums(s, factors);
     hopper::fence_operand(s);
     hopper::warpgroup_arrive();
-    multiply_by_rows(du, left, Matrix<kWidth, !kFeatures>(from.f));
-    multiply_by_columns<false>(of_scores, g, Matrix<kChunk>(from.p));
+    multiply_by_rows<false>(du, left, from.f());
+    if constexpr (!kMap) multiply_by_columns<false>(of_scores, g, Matrix<kChunk>(from_q.p));
     hopper::warpgroup_commit();
-    multiply_by_columns<true>(s, reinterpret_cast<const uint32_t(&)[16]>(decayed),
-                              Matrix<kWidth, !kFeatures>(from.q));
+    if constexpr (!kMap) multiply_by_columns<true>(s, decayed, from_q.queries());
     hopper::warpgroup_commit();
-    shared.state_free.wait((step + 1) % 2);
-    share_left(shared.state, left);
-    shared.state_full.arrive_as_one();
+    if (shares) {
+      shared.state_free.wait(parity);
+      share_left(state, left);
+      shared.state_full.arrive_as_one();
+    }
     hopper::warpgroup_wait<1>();
     hopper::fence_operand(du);
-    hopper::fence_operand(of_scores);
-    if constexpr (!kFeatures) scale_sums(du, from.factors + kWidth);
+    if constexpr (!kMap) hopper::fence_operand(of_scores);
+    if constexpr (!kFeatures) scale_sums(du, factors + F::kF);
+    if constexpr (!kMap) {
 #pragma unroll
-    for (int i = 0; i < 32; ++i) du[i] += of_scores[i];
-    uint32_t words[16], minus[16];
-    hopper::pack<Half>(words, du);
+      for (int i = 0; i < 32; ++i) du[i] += of_scores[i];
+    }
+    uint32_t words[16];
 #pragma unroll
-    for (int i = 0; i < 16; ++i) minus[i] = words[i] ^ 0x80008000u;
+    for (int i = 0; i < 16; ++i) {
+      words[i] = pack(factor_pair(factors + F::kU, i) * float2{-du[2 * i], -du[2 * i + 1]});
+    }
+    hopper::fence_operand(du);
     hopper::warpgroup_arrive();
-    multiply_by_columns<true>(s, minus, Matrix<kWidth>(from.w));
+    multiply_by_columns<true>(du, words, Matrix<kChunk>(from.x));
     hopper::warpgroup_commit();
-    shared.u_free.wait((step + 1) % 2);
-    share_left(shared.corrected, words);
-    shared.u_full.arrive_as_one();
+    hopper::warpgroup_wait<0>();
+    hopper::fence_operand(du);
+    hopper::fence_operand(s);
+    if constexpr (!kMap) empty_q.arrive_as_one();
+    uint32_t minus[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      minus[i] = pack(factor_pair(factors + F::kK, i) * factor_pair(factors + F::kU, i) *
+                      float2{-du[2 * i], -du[2 * i + 1]});
+    }
+    hopper::warpgroup_arrive();
+    multiply_by_columns<true>(s, minus, from.b());
+    hopper::warpgroup_commit();
+    if (shares) {
+      hopper::pack<Half>(words, du);
+      shared.u_free.wait(parity);
+      share_left(of_u, words);
+      shared.u_full.arrive_as_one();
+      parity ^= 1;
+    }
     hopper::warpgroup_wait<0>();
     hopper::fence_operand(s);
-    shared.empty[step % kSteps].arrive_as_one();
+    empty.arrive_as_one();
   }
-  write_state(s, at, x.sizes, to.dinitial);
+  end_chain<kWidth, kFeatures>(s, x, at, shared, to.dinitial);
 }
 
+template <int kWidth>
+inline constexpr int kBackwardThreads = (kHalves<kWidth> + 1) * kChainCount;
+
 template <int kWidth, bool kFeatures>
-__global__ void __launch_bounds__(kChainThreads, 1)
+__global__ void __launch_bounds__(kBackwardThreads<kWidth>, 1)
     dstates_kernel(const __grid_constant__ ChainCall x, Results to) {
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char memory[];
-  if (static_cast<int>(blockIdx.x) >= x.chains) {
-    return prepare_chunks<kWidth, kFeatures, true>(x, memory);
-  }
-  auto& shared = *reinterpret_cast<ChainShared<kWidth>*>(memory);
-  shared.init(4, 1);
-  const ChainColumns<kWidth> at(x.sizes);
-  const uint32_t group = hopper::uniform(threadIdx.x / kCount);
-  if (group == 0) {
-    hopper::warpgroup_reg_alloc<240>();
-    walk_dstates<kWidth, kFeatures>(x, at, shared, to);
-  } else {
-    hopper::warpgroup_reg_dealloc<96>();
-    if (warp() == 8) copy_steps<kWidth, kFeatures, true>(x, at, shared);
-    if (warp() == 9 && hopper::elect_one()) {
-      store_steps<kWidth, true>(x, at, shared, x.arrays.dstates, x.arrays.du);
+  auto& shared = *reinterpret_cast<ChainShared<kWidth, kFeatures, true>*>(memory);
+  constexpr int halves = kHalves<kWidth>;
+  start_next_kernel();
+  wait_for_previous_kernel();
+  const Segment at(x);
+  shared.init(x, at, 1, 1);
+  const int first = shared.first;
+  if (shared.is_done) return;
+  const uint32_t group = hopper::uniform(threadIdx.x / kChainCount);
+  if (group < halves) {
+    if constexpr (halves == 2) hopper::warpgroup_reg_alloc<224>();
+    if (at.is_map) {
+      walk_dstates<true>(x, at, first, shared, to);
+    } else {
+      walk_dstates<false>(x, at, first, shared, to);
     }
+  } else {
+    if constexpr (halves == 2) hopper::warpgroup_reg_dealloc<56>();
+    const int one = warp() - 4 * halves;
+    if (one == 0) copy_keys(x, at, first, shared);
+    if (one == 1 && !at.is_map) copy_queries(x, at, first, shared);
+    if (one == 2 && !x.first_pass && hopper::elect_one()) store_steps(x, at, shared);
   }
 #endif
 }
@@ -91,21 +139,20 @@ __global__ void __launch_bounds__(kChainThreads, 1)
 }  // namespace
 
 template <int kWidth>
-void hopper_dstates(const KernelContext& context, const Inputs& x,
-                    const PreparedMemory<kWidth>& prepared, const Arrays& arrays, View g_out,
+void hopper_dstates(const KernelContext& context, const Inputs& x, const Call& call, View g_out,
                     const Results& to) {
-  ChainCall call(x, arrays);
-  call.g_map = tensor_map(g_out, 64);
-  call.g_out = to.g;
+  ChainCall chains(call);
+  chains.v_map = tensor_map(g_out, 64);
+  chains.rows = to.g;
   with_gates(call.sizes, [&]<bool kFeatures>() {
-    launch_chains<kWidth, kFeatures, dstates_kernel<kWidth, kFeatures>>(context, x, prepared, call,
-                                                                        to);
+    launch_chains<kWidth, kFeatures, true, dstates_kernel<kWidth, kFeatures>>(
+        context, x, chains, kBackwardThreads<kWidth>, to);
   });
 }
 
-template void hopper_dstates<64>(const KernelContext&, const Inputs&, const PreparedMemory<64>&,
-                                 const Arrays&, View, const Results&);
-template void hopper_dstates<128>(const KernelContext&, const Inputs&, const PreparedMemory<128>&,
-                                  const Arrays&, View, const Results&);
+template void hopper_dstates<64>(const KernelContext&, const Inputs&, const Call&, View,
+                                 const Results&);
+template void hopper_dstates<128>(const KernelContext&, const Inputs&, const Call&, View,
+                                  const Results&);
 
 }  // namespace sash::cuda::delta

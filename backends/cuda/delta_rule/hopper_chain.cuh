@@ -1,343 +1,411 @@
 #pragma once
 
-#include "../attention/hopper/launch.cuh"
-#include "../hopper/tensor_map.h"
-#include "../hopper/wgmma.cuh"
-#include "hopper.cuh"
-#include "mma_prepare.cuh"
+#include "hopper_operands.cuh"
 
-/// Chains of states on Hopper. A chain is 64 columns of a value head of a text, in a block of
-/// threads: a group of warps has S' [64][kWidth] in registers, where it is the left operand of
-/// products, and one thread copies the operands of the next chunks. A chain is bound by its own
-/// length, and there are few. So the other blocks of the same kernel prepare the chunks meanwhile,
-/// in the order in which chains read them. All blocks start together: no chain waits for a block
-/// that has no multiprocessor.
+/// Chains of states on Hopper. A block of threads walks a text's value head: each of its first
+/// groups of warps has S' [64][kWidth] of 64 columns in registers, where it is the left operand of
+/// products, and a warp of the last group copies the operands of the next chunks.
+///
+/// A chain is bound by its own length. So long texts are cut into segments, if there are
+/// multiprocessors for them. A first pass walks each segment from a state of zeros, which gives its
+/// *own* state, and from the identity, which gives its *map*: the state after a segment is its own
+/// state plus the map applied to the state before it. In the second pass each segment forms the
+/// state before it from these, and walks once more.
+///
+/// Decays make most of the first pass needless: where they leave nothing of an earlier state, the
+/// walk begins there, and the map is 0. With a decay for each head, a bound tells where. With a
+/// decay for each feature it is a guess: the delta term mixes features. Then the map of the guess
+/// is formed, too; if it is not 0, a pass again walks the whole segment.
 namespace sash::cuda::delta {
 
-inline constexpr int kChainThreads = 3 * kCount;
-inline constexpr int kSteps = 3;  // that are in shared memory
+/// Steps whose keys, and whose queries, are in shared memory.
+template <bool kFeatures>
+inline constexpr int kKeySteps = kFeatures ? 2 : 3;
+inline constexpr int kQuerySteps = 2;
 
 struct ChainCall : Call {
-  using Call::Call;
+  explicit ChainCall(const Call& call) : Call(call) {}
 
-  CUtensorMap panels, factors, q_map, k_map, g_map{};
-  Rows<const Half> g_out{};
-  int* ready;  ///< for each chunk of each value head: 1 when it is prepared
-  int chains;  ///< the first blocks of threads
+  CUtensorMap panels, factors, q_map, k_map, v_map;  // with the backward pass, v is g_out
+  Rows<const Half> rows;                             ///< what `v_map` describes
+  int segments;                                      ///< of each text
+  bool first_pass, again;                            ///< the pass again is a first pass, too
+  float* own;  ///< states of segments [segments - 1]..., as threads have them
+  Half* maps;  ///< [kWidth][kWidth], M' as panels
+  int* left;   ///< `Left` of segments
 };
 
-/// What a step reads. `f` and `q` are keys and queries as TMA swizzles them, or panels with
-/// decays of features. `v` is a panel of U', or g_out as TMA swizzles it.
-template <int kWidth>
-struct alignas(1024) StepOperands {
-  static constexpr int kTile = kChunk * kWidth * 2, kSquare = kChunk * kChunk * 2;
-  unsigned char w[kTile], f[kTile], q[kTile], p[kSquare], v[kSquare];
-  float factors[kFactors<kWidth>];
+/// What is left of the state before a segment after it.
+enum Left : int { kMapped, kNothing, kUnknown };
+/// Nothing is left if growths are below this. An element of a map is 0 below exp of it.
+inline constexpr float kNothingLog = -17;
+
+/// A segment of a text's value head: steps [first, end).
+struct Segment {
+  int text, head, number, chunks, first, end;
+  bool is_map;    ///< the block's work is the map of the segment
+  int64_t index;  ///< of the segment
+
+  __device__ explicit Segment(const ChainCall& x) {
+    const Sizes& s = x.sizes;
+    const int segments = x.segments - (x.first_pass ? 1 : 0);
+    const int count = segments * s.texts * s.value_heads, block = static_cast<int>(blockIdx.x);
+    is_map = block >= count;
+    number = block % segments;
+    const int chain = block % count / segments;
+    head = chain % s.value_heads;
+    text = chain / s.value_heads;
+    index = int64_t{chain} * x.segments + number;
+    chunks = s.chunks_of(text);
+    const int length = (chunks + x.segments - 1) / x.segments;
+    first = min(number * length, chunks);
+    end = min(first + length, chunks);
+  }
+  /// The last step such that nothing of the state before it is left after the segment, or -1. One
+  /// warp calls this.
+  template <bool kBackward>
+  __device__ int begin(const ChainCall& x) const {
+    float total = 0;
+    for (int past = end; past > first; past -= kWarp) {
+      const int step = past - 1 - lane();
+      float growth = 0;
+      if (step >= first) growth = x.arrays.growth[x.index(place<kBackward>(x.sizes, step), head)];
+#pragma unroll
+      for (int i = 1; i < kWarp; i *= 2) {
+        const float other = __shfl_up_sync(~0u, growth, i);
+        if (lane() >= i) growth += other;
+      }
+      const uint32_t gone = __ballot_sync(~0u, total + growth < kNothingLog);
+      if (gone != 0) return past - __ffs(static_cast<int>(gone));
+      total += __shfl_sync(~0u, growth, kWarp - 1);
+    }
+    return -1;
+  }
+  __device__ bool is_last() const { return end == chunks && (first < end || number == 0); }
+
+  /// The chunk of a step, from the last on if `kBackward`.
+  template <bool kBackward>
+  __device__ Place place(const Sizes& s, int step) const {
+    return s.place(text, kBackward ? chunks - 1 - step : step);
+  }
+  /// The columns of a group.
+  template <int kWidth>
+  __device__ ChainColumns<kWidth> columns() const {
+    return {text, head, static_cast<int>(threadIdx.x) / kChainCount * kChainWidth, chunks};
+  }
 };
 
+/// A tile of values or of g_out.
 template <int kWidth>
+struct ValueTile {
+  unsigned char v[kChunk * kWidth * 2];
+
+  /// v' of the group's columns and 16 tokens, as a left operand.
+  __device__ void values(uint32_t (&left)[4], int k) const {
+    const int slab = static_cast<int>(threadIdx.x) / kChainCount * kChunk * 128;
+    RowTile<kChainWidth>(shared_address(v + slab)).left_down(left, k, warp() % 4);
+  }
+};
+struct NoValues {};
+
+/// What a step reads, in two parts, of which the second is needed for a shorter time. Keys and
+/// queries are tiles as TMA swizzles them, or, with decays of features, panels of b k, f k and
+/// scale b q. The forward pass forms P of decays of heads.
+template <int kWidth, bool kFeatures, bool kBackward>
+struct alignas(1024) KeyStep : std::conditional_t<kBackward, NoValues, ValueTile<kWidth>> {
+  using Keys = Matrix<kWidth, !kFeatures>;
+
+  static constexpr int kFactors = Factors<kWidth>::kCount;
+
+  unsigned char keys[kFeatures ? 2 : 1][kChunk * kWidth * 2], x[kChunk * kChunk * 2];
+
+  __device__ Keys b() const { return Keys(keys[0]); }
+  __device__ Keys f() const { return Keys(keys[kFeatures]); }
+};
+template <int kWidth, bool kFeatures, bool kBackward>
+struct alignas(1024) QueryStep : std::conditional_t<kBackward, ValueTile<kWidth>, NoValues> {
+  static constexpr int kFactors = Factors<kWidth>::kCount;
+
+  unsigned char q[kChunk * kWidth * 2], p[kChunk * kChunk * 2];
+
+  __device__ Matrix<kWidth, !kFeatures> queries() const { return Matrix<kWidth, !kFeatures>(q); }
+};
+
+/// A ring of stages in shared memory. One warp fills it.
+template <class Stage, int stages>
+struct StepRing {
+  static constexpr int kStages = stages;
+  Stage stage[kStages];
+  alignas(128) float factors[kStages][Stage::kFactors];
+  hopper::Barrier full[kStages], empty[kStages];
+
+  __device__ void init(int readers) {
+    for (int i = 0; i < kStages; ++i) {
+      full[i].init(kWarp);
+      empty[i].init(static_cast<uint32_t>(readers));
+    }
+  }
+};
+/// The place of a step in a ring.
+template <int kStages>
+struct StepPlace {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ void advance() {
+    stage = stage + 1 < kStages ? stage + 1 : 0;
+    parity ^= stage == 0 ? 1 : 0;
+  }
+};
+
+template <int kWidth, bool kFeatures, bool kBackward>
 struct ChainShared {
-  StepOperands<kWidth> stage[kSteps];
-  unsigned char state[kChainWidth * kWidth * 2], corrected[kChainWidth * kChunk * 2];  // panels
-  hopper::Barrier full[kSteps], empty[kSteps], state_full, state_free, u_full, u_free;
+  StepRing<KeyStep<kWidth, kFeatures, kBackward>, kKeySteps<kFeatures>> keys;
+  StepRing<QueryStep<kWidth, kFeatures, kBackward>, kQuerySteps> queries;
+  alignas(1024) unsigned char state[kWidth * kWidth * 2];  // panels
+  unsigned char u[kWidth * kChunk * 2];                    // u' or du'
+  hopper::Barrier state_full, state_free, u_full, u_free;
+  int first;      ///< step of the block
+  bool is_short;  ///< whether the steps before it are left out
+  bool is_done;   ///< whether the block has no work
+  int most;       ///< largest absolute value of a map, as bits
 
-  /// `warps` read each stage. `readers` warps or threads read `state` and `corrected`. All threads
-  /// call this.
-  __device__ void init(uint32_t warps, uint32_t readers) {
+  /// `readers` warps or threads read `state`, `readers_of_u` read `u`. All threads call this.
+  __device__ void init(const ChainCall& x, const Segment& at, int readers, int readers_of_u) {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < kSteps; ++i) full[i].init(kWarp), empty[i].init(warps);
-      for (hopper::Barrier* one : {&state_full, &u_full}) one->init(4);
-      for (hopper::Barrier* one : {&state_free, &u_free}) one->init(readers);
+      // The group that forms P reads keys, too.
+      keys.init(4 * kHalves<kWidth> + (kBackward || kFeatures || x.first_pass ? 0 : 4));
+      queries.init(kBackward ? 4 * kHalves<kWidth> : 4);
+      for (hopper::Barrier* one : {&state_full, &u_full}) one->init(4 * kHalves<kWidth>);
+      state_free.init(static_cast<uint32_t>(readers));
+      u_free.init(static_cast<uint32_t>(readers_of_u));
       hopper::fence_barrier_init();
+    }
+    if (warp() == 0) {
+      const int begin = x.first_pass && !x.again ? at.template begin<kBackward>(x) : -1;
+      if (lane() == 0) {
+        first = max(begin, at.first);
+        is_short = begin >= 0;
+        is_done = x.again ? x.left[at.index] != kUnknown : !kFeatures && at.is_map && is_short;
+        most = 0;
+      }
     }
     __syncthreads();
   }
 };
 
-/// An operand of products, in shared memory: a panel, or a tile [64][kDepth] as TMA swizzles it.
-template <int kDepth, bool kSwizzled = false>
-class Matrix {
- public:
-  __device__ explicit Matrix(const void* shared)
-      : low_(hopper::uniform(shared_address(shared) >> 4)) {}
-
-  /// Columns [16 k, 16 k + 16), of which rows are multiplied with rows.
-  __device__ uint64_t rows(int k) const {
-    if constexpr (kSwizzled) return descriptor(k / 4 * kSlab + k % 4 * 32, kSlab, kGroup);
-    return descriptor(k * 256, 128, kDepth * 16);
-  }
-  /// Rows [16 k, 16 k + 16), of which columns are multiplied.
-  __device__ uint64_t columns(int k) const {
-    if constexpr (kSwizzled) return descriptor(k * 2 * kGroup, kSlab, kGroup);
-    return descriptor(k * kDepth * 32, kDepth * 16, 128);
-  }
-
- private:
-  static constexpr int kSlab = kChunk * 128, kGroup = 8 * 128;
-
-  /// `bytes` from the start; the distances of matrices.
-  __device__ uint64_t descriptor(int bytes, int leading, int stride) const {
-    const uint32_t high = static_cast<uint32_t>(stride >> 4) | (kSwizzled ? 1u << 30 : 0);
-    return uint64_t{high} << 32 | (low_ + static_cast<uint32_t>(bytes >> 4 | leading >> 4 << 16));
-  }
-
-  uint32_t low_;
-};
-
-inline constexpr std::type_identity<Half> kHalf{};
-
-/// sum = left right', and sum += left right.
-template <class Right, int n>
-__device__ void multiply_by_rows(float (&sum)[32], const uint32_t (&left)[n], const Right& right) {
-#pragma unroll
-  for (int k = 0; k < n / 4; ++k) {
-    hopper::detail::multiply_16<false>(kHalf, sum, left + 4 * k, right.rows(k), k > 0);
-  }
-}
-template <bool add, class Right, int n>
-__device__ void multiply_by_columns(float (&sum)[n], const uint32_t (&left)[16],
-                                    const Right& right) {
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    hopper::detail::multiply_16<true>(kHalf, sum, left + 4 * k, right.columns(k), add || k > 0);
+/// Calls f(stage, factors, copies, place) for the steps from `first` on, when their stages are
+/// empty.
+template <bool kBackward, int kWidth, class Ring, class F>
+__device__ void fill_ring(const ChainCall& x, const Segment& at, int first, Ring& ring,
+                          const F& f) {
+  StepPlace<Ring::kStages> to;
+#pragma unroll 1
+  for (int step = first; step < at.end; ++step, to.advance()) {
+    const Place place = at.place<kBackward>(x.sizes, step);
+    ring.empty[to.stage].wait(to.parity ^ 1);
+    f(ring.stage[to.stage], ring.factors[to.stage],
+      StageCopies<kWidth>(x.sizes, place, x.index(place, at.head), ring.full[to.stage]), place);
+    __syncwarp();
   }
 }
 
-/// This lane's row of the first four matrices of a panel [64][kDepth] in shared memory.
-template <int kDepth>
-__device__ uint32_t left_row(const void* panel) {
-  const int from = lane() / 8;
-  return shared_address(panel) +
-         static_cast<uint32_t>(Panel<kDepth>::matrix(warp() % 4 * 2 + from % 2, from / 2) +
-                               lane() % 8 * 16);
-}
-/// Stores columns [16 k, 16 k + 16) of a left operand to such a panel.
-template <int n>
-__device__ void store_left_16(uint32_t row, const uint32_t (&left)[n], int k) {
-  const uint32_t* const x = left + 4 * k;
-  hopper::store_matrices<false>(row + static_cast<uint32_t>(k * 256), x[0], x[1], x[2], x[3]);
-}
-/// Stores all of it, for products and copies that other warps start.
-template <int n>
-__device__ void share_left(unsigned char* to, const uint32_t (&left)[n]) {
-  const uint32_t row = left_row<4 * n>(to);
-#pragma unroll
-  for (int k = 0; k < n / 4; ++k) store_left_16(row, left, k);
-  hopper::fence_proxy_async();
-}
-
-/// How many steps from the one of `flag` on have prepared chunks, at most 32. It waits for one. All
-/// lanes of a warp call this; flags of steps are `stride` apart.
-__device__ inline int prepared_steps(const int* flag, int64_t stride, int steps) {
-  uint32_t ready = 0;
-  while ((ready & 1) == 0) {
-    int set = 0;
-    if (lane() < steps) {
-      asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
-                   : "=r"(set)
-                   : "l"(flag + lane() * stride)
-                   : "memory");
-    }
-    ready = __ballot_sync(~0u, set != 0);
-  }
-  __syncwarp();
-  hopper::fence_proxy_async_global();
-  return __clz(static_cast<int>(__brev(~ready)));
-}
-
-/// Copies the rows of a chunk, and zeros after them. One warp calls this.
-template <int kDepth>
-__device__ void copy_rows_of(const Place& at, const Rows<const Half>& x, int first,
-                             unsigned char* to) {
-  auto& tile = *reinterpret_cast<hopper::Tile<Half, kDepth, kChunk>*>(to);
-#pragma unroll 4
-  for (int i = lane(); i < kChunk * kDepth / 8; i += kWarp) {
-    const int row = i / (kDepth / 8), chunk = i % (kDepth / 8), column = first + 8 * chunk;
-    const Half* const from = x.data + (at.first + row) * x.row + column;
-    tile.at(row, chunk) =
-        row < at.count && column < x.width ? *reinterpret_cast<const uint4*>(from) : uint4{};
-  }
-}
-
-/// Copies the operands of all steps to shared memory. One warp calls this.
+/// Fills the ring of keys. One warp calls this.
 template <int kWidth, bool kFeatures, bool kBackward>
-__device__ void copy_steps(const ChainCall& x, const ChainColumns<kWidth>& at,
-                           ChainShared<kWidth>& shared) {
-  using S = StepOperands<kWidth>;
-  using Rows64 = hopper::Tile<Half, kWidth, kChunk>;
-  const Sizes& s = x.sizes;
-  const int key_head = at.head / (s.value_heads / s.heads);
-  const int64_t stride = kBackward ? -s.value_heads : s.value_heads;
-  int prepared = 0;
-#pragma unroll 1
-  for (int step = 0; step < at.chunks; ++step) {
-    const Place place = at.template place<kBackward>(s, step);
-    const int64_t index = x.index(place, at.head);
-    auto& to = shared.stage[step % kSteps];
-    auto& full = shared.full[step % kSteps];
-    if (step == prepared) prepared += prepared_steps(x.ready + index, stride, at.chunks - step);
-    shared.empty[step % kSteps].wait((step / kSteps + 1) % 2);
-    // Here TMA would copy rows of the next text.
-    const bool cut = place.count < kChunk && place.first + place.count < s.length;
-    if (cut) {
-      if constexpr (!kFeatures) {
-        copy_rows_of<kWidth>(place, x.k.at(place.b, key_head), 0, to.f);
-        copy_rows_of<kWidth>(place, x.q.at(place.b, key_head), 0, to.q);
-      }
-      if constexpr (kBackward) {
-        copy_rows_of<kChainWidth>(place, x.g_out.at(place.b, at.head), at.first, to.v);
-      }
-      hopper::fence_proxy_async();
-      __syncwarp();
-    }
-    if (!hopper::elect_one()) {  // this lane may have written rows, too
-      full.arrive();
-      continue;
-    }
-    constexpr int of_rows = (kFeatures ? 0 : 2 * S::kTile) + (kBackward ? S::kSquare : 0);
-    full.arrive_and_expect_tx(3 * S::kTile + 2 * S::kSquare + kFactors<kWidth> * 4 -
-                              (cut ? of_rows : 0));
-    const auto copy = [&]<int bytes>(unsigned char(&tile)[bytes], const Half* panel) {
-      const auto row = static_cast<int>((panel - x.arrays.w) / 512);
-#pragma unroll
-      for (int i = 0; i < bytes / 8192; ++i) {
-        hopper::copy_row(tile + i * 8192, x.panels, row + 8 * i, full);
-      }
-    };
-    copy(to.w, x.arrays.w + index * (kChunk * kWidth));
-    copy(to.p, x.arrays.p + index * (kChunk * kChunk));
-    if constexpr (kFeatures) {
-      copy(to.f, x.arrays.f + index * (kChunk * kWidth));
-      copy(to.q, x.arrays.q + index * (kChunk * kWidth));
-    } else if (!cut) {
-      hopper::copy_rows(reinterpret_cast<Rows64&>(to.f), 0, x.k_map, place.first, key_head, place.b,
-                        full);
-      hopper::copy_rows(reinterpret_cast<Rows64&>(to.q), 0, x.q_map, place.first, key_head, place.b,
-                        full);
-    }
-    if constexpr (kBackward) {
-      using Columns = hopper::Tile<Half, kChainWidth, kChunk>;
-      if (!cut) {
-        hopper::copy_rows(reinterpret_cast<Columns&>(to.v), 0, x.g_map, place.first, at.head,
-                          place.b, full, at.first);
-      }
-    } else {
-      copy(to.v, x.arrays.u + (index * kWidth + at.first) * kChunk);
-    }
-    hopper::copy_row(to.factors, x.factors, static_cast<int>(index), full);
-  }
+__device__ void copy_keys(const ChainCall& x, const Segment& at, int first,
+                          ChainShared<kWidth, kFeatures, kBackward>& shared) {
+  const int key_head = at.head / (x.sizes.value_heads / x.sizes.heads);
+  const bool has_values = !kBackward && !at.is_map;
+  fill_ring<kBackward, kWidth>(
+      x, at, first, shared.keys,
+      [&](auto& to, auto& factors, const auto& copies, const Place& place) {
+        if constexpr (!kFeatures) copies.rows(x.k.at(place.b, key_head), to.keys[0]);
+        if constexpr (!kBackward) {
+          if (has_values) copies.rows(x.rows.at(place.b, at.head), to.v);
+        }
+        constexpr int bytes = sizeof(to.x) + sizeof(factors) + (kFeatures ? sizeof(to.keys) : 0);
+        if (!copies.begin(bytes, (kFeatures ? 0 : 1) + (has_values ? 1 : 0))) return;
+        if constexpr (kFeatures) {
+          copies.panel(to.keys[0], x.panels, x.arrays.x, x.arrays.b);
+          copies.panel(to.keys[1], x.panels, x.arrays.x, x.arrays.f);
+        } else {
+          copies.tile(to.keys[0], x.k_map, key_head);
+        }
+        copies.factors(factors, x.factors);
+        copies.panel(to.x, x.panels, x.arrays.x, x.arrays.x);
+        if constexpr (!kBackward) {
+          if (has_values) copies.tile(to.v, x.v_map, at.head);
+        }
+      });
 }
 
-/// Copies what the steps write to `state` and `corrected` of shared memory to arrays of all chunks.
-/// One thread calls this.
-template <int kWidth, bool kBackward>
-__device__ void store_steps(const ChainCall& x, const ChainColumns<kWidth>& at,
-                            ChainShared<kWidth>& shared, Half* states, Half* corrected) {
+/// Fills the ring of queries. One warp calls this.
+template <int kWidth, bool kFeatures, bool kBackward>
+__device__ void copy_queries(const ChainCall& x, const Segment& at, int first,
+                             ChainShared<kWidth, kFeatures, kBackward>& shared) {
+  const int key_head = at.head / (x.sizes.value_heads / x.sizes.heads);
+  fill_ring<kBackward, kWidth>(
+      x, at, first, shared.queries,
+      [&](auto& to, auto& factors, const auto& copies, const Place& place) {
+        if constexpr (!kFeatures) copies.rows(x.q.at(place.b, key_head), to.q);
+        if constexpr (kBackward) copies.rows(x.rows.at(place.b, at.head), to.v);
+        constexpr bool has_p = kFeatures || kBackward;
+        constexpr int bytes =
+            (has_p ? sizeof(to.p) : 0) + sizeof(factors) + (kFeatures ? sizeof(to.q) : 0);
+        if (!copies.begin(bytes, (kFeatures ? 0 : 1) + (kBackward ? 1 : 0))) return;
+        if constexpr (kBackward) copies.tile(to.v, x.v_map, at.head);
+        if constexpr (kFeatures) {
+          copies.panel(to.q, x.panels, x.arrays.x, x.arrays.q);
+        } else {
+          copies.tile(to.q, x.q_map, key_head);
+        }
+        if constexpr (has_p) copies.panel(to.p, x.panels, x.arrays.x, x.arrays.p);
+        copies.factors(factors, x.factors);
+      });
+}
+
+/// Copies what the steps write to `state` and, in the backward pass, to `u` of shared memory to
+/// arrays of all chunks. One thread calls this.
+template <int kWidth, bool kFeatures, bool kBackward>
+__device__ void store_steps(const ChainCall& x, const Segment& at,
+                            ChainShared<kWidth, kFeatures, kBackward>& shared) {
 #pragma unroll 1
-  for (int step = 0; step < at.chunks; ++step) {
-    const int64_t row =
-        x.index(at.template place<kBackward>(x.sizes, step), at.head) * kWidth + at.first;
+  for (int step = at.first; step < at.end; ++step) {
+    const int64_t row = x.index(at.place<kBackward>(x.sizes, step), at.head) * kWidth;
     const auto store = [&](hopper::Barrier& full, hopper::Barrier& free, Half* to,
                            const auto& panel) {
-      full.wait(step % 2);
+      full.wait((step - at.first) % 2);
       hopper::bulk_store(to, panel, sizeof(panel));
       hopper::bulk_commit();
       hopper::bulk_wait_read();
       free.arrive();
     };
-    store(shared.state_full, shared.state_free, states + row * kWidth, shared.state);
-    store(shared.u_full, shared.u_free, corrected + row * kChunk, shared.corrected);
-  }
-}
-
-/// Groups of threads that prepare chunks in one block, as shared memory allows.
-template <int kWidth, bool kFeatures>
-inline constexpr int kPreparers = 3 * PrepareShared<kWidth, kFeatures>::kBytes <=
-                                          static_cast<int>(hopper::kSharedBytes)
-                                      ? 3
-                                      : 2;
-
-/// The work of the blocks of threads that have no chain.
-template <int kWidth, bool kFeatures, bool kBackward>
-__device__ void prepare_chunks(const ChainCall& x, unsigned char* shared) {
-  using M = PrepareShared<kWidth, kFeatures>;
-  constexpr int groups = kPreparers<kWidth, kFeatures>;
-  static_assert(M::kBytes % 128 == 0);
-  const int group = static_cast<int>(hopper::uniform(threadIdx.x / kCount));
-  if constexpr (groups == 2) {
-    if (group == 2) return hopper::warpgroup_reg_dealloc<24>();
-    hopper::warpgroup_reg_alloc<240>();
-  }
-  const Sizes& s = x.sizes;
-  const int heads = s.value_heads, blocks = static_cast<int>(gridDim.x) - x.chains;
-  const int64_t items = s.slots * heads;
-#pragma unroll 1
-  for (int64_t i = (static_cast<int>(blockIdx.x) - x.chains) * groups + group; i < items;
-       i += blocks * groups) {
-    const int64_t item = kBackward ? items - 1 - i : i, slot = item / heads;
-    const Place at =
-        s.bounds ? s.place_of_slot(slot)
-                 : s.place(static_cast<int>(slot % s.texts), static_cast<int>(slot / s.texts));
-    if (at.count == 0) continue;
-    const int head = static_cast<int>(item % heads);
-    prepare_chunk<kWidth, kFeatures>(x, at, head, shared + group * M::kBytes);
-    hopper::barrier_sync(1 + group, kCount);
-    if (threadIdx.x % kCount == 0) {
-      asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(x.ready + x.index(at, head)), "r"(1)
-                   : "memory");
+    store(shared.state_full, shared.state_free,
+          (kBackward ? x.arrays.dstates : x.arrays.states) + row * kWidth, shared.state);
+    if constexpr (kBackward) {
+      store(shared.u_full, shared.u_free, x.arrays.du + row * kChunk, shared.u);
     }
   }
 }
 
-/// Launches a block of threads for each multiprocessor. They may wait for each other: all start
-/// together.
-template <auto kernel, class... Arguments>
-void launch_together(const KernelContext& context, int shared, const Arguments&... arguments) {
-  const CardGuard guard(context.device.index);
-  allow_shared_memory<kernel>(context.device.index, shared);
-  cudaLaunchAttribute together{};
-  together.id = cudaLaunchAttributeCooperative;
-  together.val.cooperative = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(hopper::multiprocessors(context));
-  config.blockDim = static_cast<unsigned>(kChainThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(shared);
-  config.stream = stream_of(context);
-  config.attrs = &together;
-  config.numAttrs = 1;
-  SASH_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, arguments...));
+/// What a thread has of the states of a segment.
+template <int kWidth>
+__device__ float* own_state(const ChainCall& x, int64_t segment) {
+  return x.own + segment * (kWidth * kWidth) + threadIdx.x;
 }
 
-/// Launches `kernel` for the chains of a pass and for what they read. With many chains, all blocks
-/// first prepare chunks, so that chains do not wait for blocks that have no multiprocessor.
-template <int kWidth, bool kFeatures, auto kernel, class... Arguments>
-void launch_chains(const KernelContext& context, const Inputs& inputs,
-                   const PreparedMemory<kWidth>& prepared, ChainCall& call,
+/// The state before the first step. The groups with states call this.
+template <int kWidth, class Shared>
+__device__ void begin_chain(float (&s)[kWidth / 2], const ChainCall& x, const Segment& at,
+                            Shared& shared, const float* initial) {
+  constexpr int threads = kHalves<kWidth> * kChainCount;
+  const auto columns = at.columns<kWidth>();
+  if (x.first_pass) {
+    begin_state(s, columns, x.sizes, at.number == 0 && !shared.is_short ? initial : nullptr);
+    if (!at.is_map) return;
+#pragma unroll
+    for (int i = 0; i < kWidth / 2; ++i) {
+      const int d = column_in(i / 4, i % 4), m = columns.first + warp() % 4 * 16 + row_in(i % 4);
+      s[i] = d == m && d < x.sizes.depth ? 1 : 0;
+    }
+    return;
+  }
+  if (at.number == 0) return begin_state(s, columns, x.sizes, initial);
+  int64_t segment = at.index - 1;
+  const int64_t last = segment, all = at.index - at.number;
+  while (segment > all && x.left[segment] == kMapped) --segment;
+#pragma unroll
+  for (int i = 0; i < kWidth / 2; ++i) s[i] = own_state<kWidth>(x, segment)[i * threads];
+#pragma unroll 1
+  for (++segment; segment <= last; ++segment) {
+    const auto* const map = reinterpret_cast<const uint4*>(x.maps + segment * (kWidth * kWidth));
+    for (int i = static_cast<int>(threadIdx.x); i < kWidth * kWidth / 8; i += threads) {
+      reinterpret_cast<uint4*>(shared.state)[i] = map[i];
+    }
+    hopper::fence_proxy_async();
+    hopper::barrier_sync(1, threads);
+    uint32_t left[kWidth / 4];
+    hopper::pack<Half>(left, s);
+#pragma unroll
+    for (int i = 0; i < kWidth / 2; ++i) s[i] = own_state<kWidth>(x, segment)[i * threads];
+    const Matrix<kWidth> right(shared.state);
+    hopper::fence_operand(s);
+    hopper::warpgroup_arrive();
+#pragma unroll
+    for (int k = 0; k < kWidth / 16; ++k) {
+      hopper::detail::multiply_16<true>(kHalf, s, left + 4 * k, right.columns(k), true);
+    }
+    hopper::warpgroup_commit();
+    hopper::warpgroup_wait<0>();
+    hopper::fence_operand(s);
+    hopper::barrier_sync(1, threads);
+  }
+}
+
+/// Keeps the state after the last step. The groups with states call this.
+template <int kWidth, bool kFeatures, class Shared>
+__device__ void end_chain(const float (&s)[kWidth / 2], const ChainCall& x, const Segment& at,
+                          Shared& shared, float* final) {
+  constexpr int threads = kHalves<kWidth> * kChainCount;
+  const auto columns = at.columns<kWidth>();
+  if (!x.first_pass) {
+    if (at.is_last()) write_state(s, columns, x.sizes, final);
+  } else if (!at.is_map) {
+#pragma unroll
+    for (int i = 0; i < kWidth / 2; ++i) own_state<kWidth>(x, at.index)[i * threads] = s[i];
+    if (!kFeatures && threadIdx.x == 0) x.left[at.index] = shared.is_short ? kNothing : kMapped;
+  } else {
+    uint32_t left[kWidth / 4];
+    hopper::pack<Half>(left, s);
+    store_left(x.maps + at.index * (kWidth * kWidth), left, columns.first);
+    if constexpr (kFeatures) {
+      int most = 0;  // also of NaN, whose bits are larger than any number's
+#pragma unroll
+      for (const float element : s) most = max(most, __float_as_int(fabsf(element)));
+      most = __reduce_max_sync(~0u, most);
+      if (lane() == 0) atomicMax(&shared.most, most);
+      hopper::barrier_sync(1, threads);
+      const bool is_0 = shared.most < __float_as_int(__expf(kNothingLog));
+      if (threadIdx.x == 0) {
+        x.left[at.index] = !shared.is_short ? kMapped : is_0 ? kNothing : kUnknown;
+      }
+    }
+  }
+}
+
+/// Launches the passes of `kernel`.
+template <int kWidth, bool kFeatures, bool kBackward, auto kernel, class... Arguments>
+void launch_chains(const KernelContext& context, const Inputs& inputs, ChainCall& call, int threads,
                    const Arguments&... arguments) {
-  const int64_t chunks = chunks_of(inputs), flags = chunks * int64_t{sizeof(int)};
-  const Workspace ready(context, flags);
-  call.ready = ready.ptr<int>();
-  SASH_CUDA_CHECK(cudaMemsetAsync(call.ready, 0, static_cast<size_t>(flags), stream_of(context)));
-  const auto* const panels = reinterpret_cast<const float*>(prepared.arrays.w);
-  call.panels = tensor_map(panels, prepared.panel_bytes() / 1024, 256, 8);
-  call.factors = tensor_map(prepared.arrays.e, chunks, kFactors<kWidth>);
+  const auto* const panels = reinterpret_cast<const float*>(call.arrays.x);
+  const int64_t bytes = PreparedMemory<kWidth>::panel_bytes(inputs, kFeatures, call.arrays.p);
+  call.panels = tensor_map(panels, bytes / 1024, 256, 8);
+  call.factors = tensor_map(call.arrays.e, chunks_of(inputs) * 2, Factors<kWidth>::kCount / 2, 2);
   call.q_map = tensor_map(inputs.q, 64);
   call.k_map = tensor_map(inputs.k, 64);
-  constexpr int shared =
-      std::max(static_cast<int>(sizeof(ChainShared<kWidth>)),
-               kPreparers<kWidth, kFeatures> * PrepareShared<kWidth, kFeatures>::kBytes);
+  constexpr int shared = sizeof(ChainShared<kWidth, kFeatures, kBackward>), state = kWidth * kWidth;
   static_assert(shared <= static_cast<int>(hopper::kSharedBytes));
-  const int all = hopper::multiprocessors(context);
-  const int64_t chains = chains_of<kWidth>(inputs);
-  if (chains <= all / 2) {
-    call.chains = static_cast<int>(chains);
-    return launch_together<kernel>(context, shared, call, arguments...);
-  }
-  for (const int64_t with_chain : {int64_t{0}, chains}) {
-    call.chains = static_cast<int>(with_chain);
-    launch<kernel>(context, with_chain > 0 ? chains : all, kChainThreads, shared, call,
-                   arguments...);
-  }
+  const int64_t chains = inputs.text_count() * inputs.v.shape[1],
+                chunks = inputs.slots() / std::max<int64_t>(inputs.text_count(), 1);
+  // A segment has four chunks or more.
+  const int64_t segments =
+      std::clamp<int64_t>(hopper::multiprocessors(context) / std::max<int64_t>(chains, 1), 1,
+                          std::max<int64_t>(chunks / 4, 1));
+  call.segments = static_cast<int>(segments);
+  const int64_t cut = segments > 1 ? chains * segments : 0;
+  const Workspace memory(context, cut * (state * 6 + int64_t{sizeof(int)}));
+  call.own = memory.ptr<float>();
+  call.maps = reinterpret_cast<Half*>(call.own + cut * state);
+  call.left = reinterpret_cast<int*>(call.maps + cut * state);
+  const auto run = [&](bool first_pass, bool again) {
+    call.first_pass = first_pass;
+    call.again = again;
+    const int64_t blocks = first_pass ? 2 * (segments - 1) * chains : segments * chains;
+    launch_next<kernel>(context, blocks, threads, shared, call, arguments...);
+  };
+  run(true, false);
+  if (kFeatures) run(true, true);
+  run(false, false);
 }
 
 }  // namespace sash::cuda::delta

@@ -5,174 +5,219 @@
 namespace sash::cuda::delta {
 namespace {
 
-/// S' and u' from chunk to chunk. Between two batches of products there is only what the second one
-/// needs. Each group of four words of a left operand is stored behind its product. What a batch
-/// reads besides is loaded while the one before it runs.
+/// S' and w' from chunk to chunk.
 template <int kWidth, bool kFeatures>
-__device__ void walk_states(const ChainCall& x, const ChainColumns<kWidth>& at,
-                            ChainShared<kWidth>& shared, float* state) {
+__device__ void walk_states(const ChainCall& x, const Segment& at, int first,
+                            ChainShared<kWidth, kFeatures, false>& shared, float* state) {
+  using F = Factors<kWidth>;
   float s[kWidth / 2];
-  uint32_t own[16];  // of U'
-  begin_state(s, at, x.sizes, x.initial);
-  int stage = 0, phase = 0;
-  const auto begin = [&](int step) {
-    if (step >= at.chunks) return;
-    shared.full[stage].wait(phase);
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      own[i] = word_at(shared.stage[stage].v, Panel<kChunk>::word(warp() % 4 * 2 + i % 2, i / 2));
-    }
-  };
-  begin(0);
-  const uint32_t state_row = left_row<kWidth>(shared.state),
-                 corrected_row = left_row<kChunk>(shared.corrected);
+  begin_chain<kWidth>(s, x, at, shared, x.initial);
+  const bool shares = !x.first_pass;
+  const int half = static_cast<int>(threadIdx.x) / kChainCount;
+  const uint32_t state_row = left_row<kWidth>(shared.state + half * kChainWidth * kWidth * 2),
+                 u_row = left_row<kChunk>(shared.u + half * kChainWidth * kChunk * 2);
+  StepPlace<kKeySteps<kFeatures>> place;
+  int parity = 1;
+  int64_t index = x.index(at.place<false>(x.sizes, first), at.head);
 #pragma unroll 1
-  for (int step = 0; step < at.chunks; ++step) {
-    auto& from = shared.stage[stage];
-    auto& empty = shared.empty[stage];
-    const Matrix<kWidth> w(from.w);
-    const Matrix<kWidth, !kFeatures> f(from.f);
-    stage = stage + 1 < kSteps ? stage + 1 : 0;
-    phase ^= stage == 0 ? 1 : 0;
+  for (int step = first; step < at.end; ++step, index += x.sizes.value_heads) {
+    auto& from = shared.keys.stage[place.stage];
+    const float* const factors = shared.keys.factors[place.stage];
+    auto& empty = shared.keys.empty[place.stage];
+    shared.keys.full[place.stage].wait(place.parity);
+    place.advance();
     uint32_t left[kWidth / 4];
     hopper::pack<Half>(left, s);
-    scale_sums(s, from.factors);
-    float u[32];
+    const auto b = from.b();
+    float w[32];
     hopper::warpgroup_arrive();
 #pragma unroll
     for (int k = 0; k < kWidth / 16; ++k) {
-      hopper::detail::multiply_16<false>(kHalf, u, left + 4 * k, w.rows(k), k > 0);
-      store_left_16(state_row, left, k);
+      hopper::detail::multiply_16<false>(kHalf, w, left + 4 * k, b.rows(k), k > 0);
     }
     hopper::warpgroup_commit();
-    hopper::fence_proxy_async();
-    shared.state_full.arrive_as_one();
-    float2 decays[8];
-    if constexpr (!kFeatures) {
+    if (shares) {
+      shared.state_free.wait(parity);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        decays[j] =
-            *reinterpret_cast<const float2*>(from.factors + kWidth + 8 * j + lane() % 4 * 2);
-      }
+      for (int k = 0; k < kWidth / 16; ++k) store_left_16(state_row, left, k);
+      hopper::fence_proxy_async();
+      shared.state_full.arrive_as_one();
     }
-    shared.u_free.wait((step + 1) % 2);
+    scale_sums(s, factors);
     hopper::warpgroup_wait<0>();
-    hopper::fence_operand(u);
+    hopper::fence_operand(w);
+    // y = v - S (b k), then w = y - X beta y
+    uint32_t words[16] = {};
+    if (!at.is_map) {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const float2 pair = unpack(own[i]);
-      u[2 * i] = pair.x - u[2 * i];
-      u[2 * i + 1] = pair.y - u[2 * i + 1];
+      for (int k = 0; k < 4; ++k) from.values(reinterpret_cast<uint32_t(&)[4]>(words[4 * k]), k);
     }
-    uint32_t corrected[16], decayed[16];
-    hopper::pack<Half>(corrected, u);
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-      decayed[i] = kFeatures ? corrected[i] : pack(decays[i / 2] * float2{u[2 * i], u[2 * i + 1]});
+      const float2 v = unpack(words[i]), by = factor_pair(factors + F::kK, i);
+      w[2 * i] = v.x - by.x * w[2 * i];
+      w[2 * i + 1] = v.y - by.y * w[2 * i + 1];
+      words[i] = pack(factor_pair(factors + F::kU, i) * float2{-w[2 * i], -w[2 * i + 1]});
+    }
+    hopper::fence_operand(w);
+    hopper::warpgroup_arrive();
+    multiply_by_rows<true>(w, words, Matrix<kChunk>(from.x));
+    hopper::warpgroup_commit();
+    hopper::warpgroup_wait<0>();
+    hopper::fence_operand(w);
+    uint32_t kept[16], decayed[16];  // w', f u'
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const float2 pair{w[2 * i], w[2 * i + 1]}, u = factor_pair(factors + F::kU, i) * pair;
+      kept[i] = pack(pair);
+      words[i] = pack(u);
+      decayed[i] = pack(factor_pair(factors + F::kF, i) * u);
     }
     hopper::fence_operand(s);
     hopper::warpgroup_arrive();
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      hopper::detail::multiply_16<true>(kHalf, s, decayed + 4 * k, f.columns(k), true);
-      store_left_16(corrected_row, corrected, k);
-    }
+    multiply_by_columns<true>(s, decayed, from.f());
     hopper::warpgroup_commit();
-    hopper::fence_proxy_async();
-    shared.u_full.arrive_as_one();
-    shared.state_free.wait(step % 2);
-    begin(step + 1);
+    if (shares) {
+      shared.u_free.wait(parity);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) store_left_16(u_row, words, k);
+      hopper::fence_proxy_async();
+      shared.u_full.arrive_as_one();
+      parity ^= 1;
+      if (x.arrays.w) store_left(x.arrays.w + index * (kWidth * kChunk), kept, half * kChainWidth);
+    }
     hopper::warpgroup_wait<0>();
     hopper::fence_operand(s);
     empty.arrive_as_one();
   }
-  write_state(s, at, x.sizes, state);
+  end_chain<kWidth, kFeatures>(s, x, at, shared, state);
+}
+
+/// P of a chunk with a decay for each head, as a left operand, from q k'.
+template <int n>
+__device__ void scale_scores(uint32_t (&words)[n], const float (&p)[2 * n], const float* sums,
+                             float scale) {
+  const int row = warp() % 4 * 16 + lane() / 4;
+  const float own[2] = {sums[row], sums[row + 8]};
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    const int t = row + i % 2 * 8, column = column_in(i / 2, 0);
+    const float2 sum = factor_pair(sums, i);
+    const float decays[2] = {exp2_approx(own[i % 2] - sum.x), exp2_approx(own[i % 2] - sum.y)};
+    words[i] = pack({column <= t ? scale * decays[0] * p[2 * i] : 0,
+                     column < t ? scale * decays[1] * p[2 * i + 1] : 0});
+  }
 }
 
 /// out = Q S + P u, one chunk after the other.
 template <int kWidth, bool kFeatures>
-__device__ void form_out(const ChainCall& x, const ChainColumns<kWidth>& at,
-                         ChainShared<kWidth>& shared, Half* out) {
+__device__ void form_out(const ChainCall& x, const Segment& at,
+                         ChainShared<kWidth, kFeatures, false>& shared, Half* out) {
+  using F = Factors<kWidth>;
   const Sizes& s = x.sizes;
   const Matrix<kWidth> state(shared.state);
-  const Matrix<kChunk> u(shared.corrected);
+  const Matrix<kChunk> u(shared.u);
   const int row = warp() % 4 * 16 + lane() / 4;
+  StepPlace<kQuerySteps> from_place;
+  StepPlace<kKeySteps<kFeatures>> key_place;
 #pragma unroll 1
-  for (int step = 0; step < at.chunks; ++step) {
-    const Place place = at.template place<false>(s, step);
-    auto& from = shared.stage[step % kSteps];
-    const Matrix<kWidth, !kFeatures> queries(from.q);
-    const Matrix<kChunk> p(from.p);
-    shared.full[step % kSteps].wait(step / kSteps % 2);
-    float by[2] = {1, 1};
+  for (int step = at.first; step < at.end; ++step, from_place.advance(), key_place.advance()) {
+    const int parity = (step - at.first) % 2;
+    const Place place = at.place<false>(s, step);
+    auto& from = shared.queries.stage[from_place.stage];
+    const float* const factors = shared.queries.factors[from_place.stage];
+    const auto queries = from.queries();
+    shared.queries.full[from_place.stage].wait(from_place.parity);
+    [[maybe_unused]] float p_sum[32];
     if constexpr (!kFeatures) {
-      by[0] = from.factors[kWidth + kChunk + row];
-      by[1] = from.factors[kWidth + kChunk + row + 8];
+      const auto keys = shared.keys.stage[key_place.stage].b();
+      shared.keys.full[key_place.stage].wait(key_place.parity);
+      hopper::warpgroup_arrive();
+#pragma unroll
+      for (int k = 0; k < kWidth / 16; ++k) {
+        hopper::detail::multiply_16<false, false>(kHalf, p_sum, queries.rows(k), keys.rows(k),
+                                                  k > 0);
+      }
+      hopper::warpgroup_commit();
     }
-    shared.state_full.wait(step % 2);
-    float sum[32];
+    const float by[2] = {factors[F::kQ + row], factors[F::kQ + row + 8]};
+    shared.state_full.wait(parity);
+    float sum[kWidth / 2];
     hopper::warpgroup_arrive();
 #pragma unroll
     for (int k = 0; k < kWidth / 16; ++k) {
       hopper::detail::multiply_16<false, false>(kHalf, sum, queries.rows(k), state.rows(k), k > 0);
     }
     hopper::warpgroup_commit();
+    uint32_t words_of_p[16];
+    if constexpr (!kFeatures) {
+      hopper::warpgroup_wait<1>();
+      hopper::fence_operand(p_sum);
+      shared.keys.empty[key_place.stage].arrive_as_one();
+      scale_scores(words_of_p, p_sum, factors + F::kSums, x.scale);
+      if (x.arrays.p) {
+        store_left(x.arrays.p + x.index(place, at.head) * (kChunk * kChunk), words_of_p, 0);
+      }
+    }
     hopper::warpgroup_wait<0>();
     hopper::fence_operand(sum);
     shared.state_free.arrive_as_one();
 #pragma unroll
-    for (int i = 0; i < 32; ++i) sum[i] *= by[i / 2 % 2];
-    shared.u_full.wait(step % 2);
+    for (int i = 0; i < kWidth / 2; ++i) sum[i] *= by[i / 2 % 2];
+    shared.u_full.wait(parity);
     hopper::fence_operand(sum);
     hopper::warpgroup_arrive();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      hopper::detail::multiply_16<false, false>(kHalf, sum, p.rows(k), u.rows(k), true);
+      if constexpr (kFeatures) {
+        const Matrix<kChunk> p(from.p);
+        hopper::detail::multiply_16<false, false>(kHalf, sum, p.rows(k), u.rows(k), true);
+      } else {
+        hopper::detail::multiply_16<false>(kHalf, sum, words_of_p + 4 * k, u.rows(k), true);
+      }
     }
     hopper::warpgroup_commit();
     hopper::warpgroup_wait<0>();
     hopper::fence_operand(sum);
     shared.u_free.arrive_as_one();
-    shared.empty[step % kSteps].arrive_as_one();
+    hopper::barrier_sync(2, kChainCount);  // all warps have read the queries
     const int64_t token = (int64_t{place.b} * s.value_heads + at.head) * s.length + place.first;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int t = row + 8 * half;
-      Half* const to = out + (token + t) * s.width + at.first;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const int m = column_in(j, 0);
-        if (t >= place.count || at.first + m >= s.width) continue;
-        word_at(to + m, 0) = pack({sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]});
-      }
-    }
+    write_rows<kWidth>(sum, from.q, out + token * s.width, s.width, place.count, s.width);
+    hopper::fence_proxy_async();
+    shared.queries.empty[from_place.stage].arrive_as_one();
   }
 }
 
+template <int kWidth>
+inline constexpr int kForwardThreads = (kHalves<kWidth> + 2) * kChainCount;
+
 template <int kWidth, bool kFeatures>
-__global__ void __launch_bounds__(kChainThreads, 1)
+__global__ void __launch_bounds__(kForwardThreads<kWidth>, 1)
     forward_kernel(const __grid_constant__ ChainCall x, float* state, Half* out) {
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char memory[];
-  if (static_cast<int>(blockIdx.x) >= x.chains) {
-    return prepare_chunks<kWidth, kFeatures, false>(x, memory);
-  }
-  auto& shared = *reinterpret_cast<ChainShared<kWidth>*>(memory);
+  auto& shared = *reinterpret_cast<ChainShared<kWidth, kFeatures, false>*>(memory);
+  constexpr int halves = kHalves<kWidth>;
   const bool kept = x.arrays.states != nullptr;
-  shared.init(8, kept ? 5 : 4);
-  const ChainColumns<kWidth> at(x.sizes);
-  const uint32_t group = hopper::uniform(threadIdx.x / kCount);
-  if (group == 2) {
-    hopper::warpgroup_reg_dealloc<96>();
-    if (warp() == 8) copy_steps<kWidth, kFeatures, false>(x, at, shared);
-    if (warp() == 9 && kept && hopper::elect_one()) {
-      store_steps<kWidth, false>(x, at, shared, x.arrays.states, x.arrays.corrected);
-    }
-  } else if (group == 1) {
-    form_out<kWidth, kFeatures>(x, at, shared, out);
+  start_next_kernel();
+  wait_for_previous_kernel();
+  const Segment at(x);
+  shared.init(x, at, kept ? 5 : 4, 4);
+  const int first = shared.first;
+  if (shared.is_done) return;
+  const uint32_t group = hopper::uniform(threadIdx.x / kChainCount);
+  if (group == halves + 1) {
+    hopper::warpgroup_reg_dealloc<halves == 2 ? 48 : 96>();
+    const int one = warp() - 4 * (halves + 1);
+    if (one == 0) copy_keys(x, at, first, shared);
+    if (x.first_pass) return;
+    if (one == 1) copy_queries(x, at, first, shared);
+    if (one == 2 && kept && hopper::elect_one()) store_steps(x, at, shared);
+  } else if (group == halves) {
+    if (!x.first_pass) form_out(x, at, shared, out);
   } else {
-    hopper::warpgroup_reg_alloc<240>();
-    walk_states<kWidth, kFeatures>(x, at, shared, state);
+    hopper::warpgroup_reg_alloc<halves == 2 ? 168 : 240>();
+    walk_states(x, at, first, shared, state);
   }
 #endif
 }
@@ -181,24 +226,23 @@ __global__ void __launch_bounds__(kChainThreads, 1)
 
 bool hopper_takes(const KernelContext& context, const Inputs& x) {
   return named_attention_kernels() != AttentionKernels::mma && has_hopper_code(context.device) &&
-         fits_tensor_map(x.q) && fits_tensor_map(x.k) &&
+         fits_tensor_map(x.q) && fits_tensor_map(x.k) && fits_tensor_map(x.v) &&
          shared_memory_limit(context.device) >= static_cast<int>(hopper::kSharedBytes);
 }
 
 template <int kWidth>
-void hopper_forward(const KernelContext& context, const Inputs& x,
-                    const PreparedMemory<kWidth>& prepared, const Arrays& arrays, View out,
+void hopper_forward(const KernelContext& context, const Inputs& x, const Call& call, View out,
                     View state) {
-  ChainCall call(x, arrays);
+  ChainCall chains(call);
+  chains.v_map = tensor_map(x.v, 64);
+  chains.rows = call.v;
   with_gates(call.sizes, [&]<bool kFeatures>() {
-    launch_chains<kWidth, kFeatures, forward_kernel<kWidth, kFeatures>>(
-        context, x, prepared, call, state.ptr<float>(), out.ptr<Half>());
+    launch_chains<kWidth, kFeatures, false, forward_kernel<kWidth, kFeatures>>(
+        context, x, chains, kForwardThreads<kWidth>, state.ptr<float>(), out.ptr<Half>());
   });
 }
 
-template void hopper_forward<64>(const KernelContext&, const Inputs&, const PreparedMemory<64>&,
-                                 const Arrays&, View, View);
-template void hopper_forward<128>(const KernelContext&, const Inputs&, const PreparedMemory<128>&,
-                                  const Arrays&, View, View);
+template void hopper_forward<64>(const KernelContext&, const Inputs&, const Call&, View, View);
+template void hopper_forward<128>(const KernelContext&, const Inputs&, const Call&, View, View);
 
 }  // namespace sash::cuda::delta

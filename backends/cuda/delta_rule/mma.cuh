@@ -4,17 +4,13 @@
 #include "common.cuh"
 #include "mma.h"
 
-/// What the kernels of the gated delta rule on tensor cores share.
+/// What the kernels of the gated delta rule on tensor cores share. With b, f, A, P of
+/// `ops/kernels/delta_rule.h`, X = A (I + beta A)^-1 and P, and what else does not depend on
+/// states, are formed for all chunks at the same time. Then states go from chunk to chunk:
 ///
-/// With N = (I + beta A)^-1 and b, f, A, P of `ops/kernels/delta_rule.h`, each chunk has
+///     y = v - S (b k),    w = y - X beta y,    u = beta w
+///     S <- b[last] S + (f k)' u,    out = S (scale b q) + P u
 ///
-///     W = N beta (b k),    U = N beta v,    F = f k,    Q = scale b q,    e = b[last]
-///
-/// which are formed for all chunks at the same time. Then states go from chunk to chunk,
-///
-///     u = U - W S,    S <- e S + F' u
-///
-/// and at last out = Q S + P u for all chunks at the same time.
 namespace sash::cuda::delta {
 
 using namespace mma;
@@ -194,7 +190,8 @@ __device__ inline void running_sums(float* x, bool down) {
     const float other = __shfl_up_sync(~0u, before, step);
     if (lane() >= step) before += other;
   }
-  before -= sum;
+  before = __shfl_up_sync(~0u, before, 1);
+  if (lane() == 0) before = 0;
   pair = down ? float2{before + sum, before + pair.y} : float2{before + pair.x, before + sum};
   *reinterpret_cast<float2*>(x + i) = pair;
   __syncwarp();
@@ -305,21 +302,25 @@ __device__ void store_decays(float* decays, const Chunk<Half>& c) {
 /// Arrays of all chunks of all value heads. kWidth is D and D_v, rounded up to 64 or 128. An array
 /// that a pass does not need is null.
 struct Arrays {
-  Half* w;          ///< panels [64][kWidth]
-  Half *f, *q;      ///< likewise
-  Half* u;          ///< U', panels [kWidth][64]
-  Half* p;          ///< panels [64][64]
-  Half *n, *a;      ///< N and A, panels [64][64]
-  float* e;         ///< [kWidth]; then, with decays of heads, f [64] and scale b [64]
+  Half *x, *p;      ///< panels [64][64]; X is 0 without a delta term
+  Half *b, *f, *q;  ///< panels [64][kWidth] of b k, f k and scale b q
+  float* e;         ///< `Factors`, floats
+  float* growth;    ///< logarithm of the most by which a chunk enlarges a state: with a decay for
+                    ///< each head a bound, otherwise a guess
   Half* states;     ///< S', panels [kWidth][kWidth]: before chunks
-  Half* corrected;  ///< u', panels [kWidth][64]
+  Half* w;          ///< w', panels [kWidth][64]
   Half* dstates;    ///< gradients of states after chunks, like `states`
-  Half* du;         ///< like `corrected`
+  Half* du;         ///< gradients of u, like `w`
 };
 
-/// Floats of a chunk in `Arrays::e`.
+/// Floats of a chunk in `Arrays::e`: b[last] for each feature. For each token, the factors f,
+/// scale b of queries and b of keys of rows that are not in panels; that of keys is 0 without a
+/// delta term. Then beta, or 1 without a delta term, and the sum of g, times log2(e).
 template <int kWidth>
-inline constexpr int kFactors = kWidth + 2 * kChunk;
+struct Factors {
+  static constexpr int kF = kWidth, kQ = kF + kChunk, kK = kQ + kChunk, kU = kK + kChunk,
+                       kSums = kU + kChunk, kCount = kSums + kChunk;
+};
 
 struct Call : Operands<Half> {
   Call(const Inputs& x, const Arrays& all) : Operands(x, {}), arrays(all) {}

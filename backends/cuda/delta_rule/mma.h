@@ -8,7 +8,7 @@
 namespace sash::cuda::delta {
 
 bool mma_takes(const KernelContext& context, const kernels::DeltaInputs& x);
-int64_t mma_kept_bytes(const kernels::DeltaInputs& x);
+int64_t mma_kept_bytes(const KernelContext& context, const kernels::DeltaInputs& x);
 
 void mma_forward(KernelContext& context, const kernels::DeltaInputs& x, View out, View state,
                  const TensorView* kept);

@@ -5,7 +5,8 @@
 
 /// The gradients of states, and of u: from the last chunk to the first.
 ///
-///     du = P' g_out + F dS,    dS <- e dS + Q' g_out - W' du
+///     du = P' g_out + f k dS,    du <- du - X' beta du
+///     dS <- b[last] dS + (scale b q)' g_out - (b k)' beta du
 namespace sash::cuda::delta {
 namespace {
 
@@ -13,43 +14,45 @@ template <int kWidth>
 __global__ void __launch_bounds__(kChainCount)
     dstates_kernel(const __grid_constant__ Call x, Results to) {
   using S = MmaStep<kWidth>;
+  using F = Factors<kWidth>;
   extern __shared__ __align__(128) unsigned char shared[];
   const Sizes& sizes = x.sizes;
-  const ChainColumns<kWidth> at(sizes);
+  const auto at = ChainColumns<kWidth>::of_block(sizes);
   float s[kWidth / 2];
   begin_state(s, at, sizes, to.g_state);
   const auto copy = [&](const Place& place, unsigned char* to_step) {
-    S::copy(x.arrays, x.index(place, at.head), to_step);
-    const Rows<const Half> g = to.g.at(place.b, at.head);
-#pragma unroll
-    for (int i = static_cast<int>(threadIdx.x); i < kChunk * 8; i += kChainCount) {
-      const int t = i / 8, m = i % 8 * 8;
-      copy_async(shared_address(to_step + S::kV + Panel<kChainWidth>::element(t, m)),
-                 g.data + (place.first + t) * g.row + at.first + m,
-                 t < place.count && at.first + m < g.width);
-    }
+    S::copy(x.arrays, x.index(place, at.head), place, at.first, to.g.at(place.b, at.head), to_step);
   };
   walk<true, S::kBytes>(at, sizes, shared, copy, [&](const Place& place, unsigned char* from) {
     const int64_t index = x.index(place, at.head);
-    const Panel<kWidth> w(shared_address(from + S::kW)), f(shared_address(from + S::kF)),
+    const Panel<kWidth> b(shared_address(from + S::kB)), f(shared_address(from + S::kF)),
         q(shared_address(from + S::kQ));
-    const Panel<kChunk> p(shared_address(from + S::kP)), g(shared_address(from + S::kV));
-    uint32_t left[kWidth / 4], of_g[16], minus[16];
+    const Panel<kChunk> p(shared_address(from + S::kP)), of_du(shared_address(from + S::kX));
+    uint32_t left[kWidth / 4], of_g[16], words[16];
     pack(left, s);
     store_left(x.arrays.dstates + index * (kWidth * kWidth), left, at.first);
     float du[32] = {};
     add_product<kWidth / 16>(du, left, [&](auto& right, int k, int t) { f.right(right, t, k); });
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      g.left_down(reinterpret_cast<uint32_t(&)[4]>(of_g[4 * k]), k, warp());
+      S::values(reinterpret_cast<uint32_t(&)[4]>(of_g[4 * k]), from, k);
     }
     add_product<4>(du, of_g, [&](auto& right, int k, int t) { p.right_down(right, k, t); });
-    pack(minus, du);
-    store_left(x.arrays.du + index * (kWidth * kChunk), minus, at.first);
-    for (uint32_t& pair : minus) pair ^= 0x80008000u;
-    scale_sums(s, reinterpret_cast<const float*>(from + S::kE));
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      words[i] = pack(S::pair(from, F::kU, i) * float2{-du[2 * i], -du[2 * i + 1]});
+    }
+    add_product<4>(du, words, [&](auto& right, int k, int t) { of_du.right_down(right, k, t); });
+    pack(words, du);
+    store_left(x.arrays.du + index * (kWidth * kChunk), words, at.first);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      words[i] = pack(S::pair(from, F::kK, i) * S::pair(from, F::kU, i) *
+                      float2{-du[2 * i], -du[2 * i + 1]});
+    }
+    scale_sums(s, reinterpret_cast<const float*>(from + S::kFactors));
     add_product<4>(s, of_g, [&](auto& right, int t, int d) { q.right_down(right, t, d); });
-    add_product<4>(s, minus, [&](auto& right, int t, int d) { w.right_down(right, t, d); });
+    add_product<4>(s, words, [&](auto& right, int t, int d) { b.right_down(right, t, d); });
   });
   write_state(s, at, sizes, to.dinitial);
 }
@@ -58,15 +61,16 @@ __global__ void __launch_bounds__(kChainCount)
 
 void mma_backward(KernelContext& context, const Inputs& x, const Gradients& grads) {
   with_width(x, [&]<int kWidth>() {
-    const bool hopper = hopper_takes(context, x);
-    const PreparedMemory<kWidth> prepared(context, x, true, hopper && Sizes(x).gates == 1);
+    const bool hopper = hopper_takes(context, x), panels = !hopper || Sizes(x).gates > 1;
     const KeptMemory<kWidth> kept(context, x, &grads.kept), own(context, x, nullptr);
+    const PreparedMemory<kWidth> prepared(context, x, panels, panels ? nullptr : kept.end);
     Arrays arrays = prepared.arrays;
     arrays.states = kept.states;
-    arrays.corrected = kept.corrected;
+    arrays.w = kept.w;
     arrays.dstates = own.states;
-    arrays.du = own.corrected;
+    arrays.du = own.w;
     const Call call(x, arrays);
+    if (panels) prepare<kWidth>(context, call);
     const int64_t group = x.v.shape[1] / x.q.shape[1];
     const int64_t part = x.v.numel() / x.v.shape[3] * x.q.shape[3];
     const Workspace parts(context, group > 1 ? 2 * part * 4 : 0);
@@ -75,13 +79,17 @@ void mma_backward(KernelContext& context, const Inputs& x, const Gradients& grad
                          vectors && (!hopper || fits_tensor_map(grads.g_out)));
     const Results to(grads, g_out.view(), group > 1 ? parts.ptr<float>() : nullptr);
     if (hopper) {
-      hopper_dstates(context, x, prepared, arrays, g_out.view(), to);
+      hopper_dstates<kWidth>(context, x, call, g_out.view(), to);
     } else {
-      prepare<kWidth>(context, call);
       launch<dstates_kernel<kWidth>>(context, chains_of<kWidth>(x), kChainCount,
                                      2 * MmaStep<kWidth>::kBytes, call, to);
     }
-    run_gradients<kWidth>(context, call, to);
+    if (hopper && call.sizes.gates == 1) {
+      hopper_gradients<kWidth>(context, x, call, g_out.view(), to);
+    } else {
+      run_gradients<kWidth>(context, call, to);
+    }
+    join_parts(context, call, to);
   });
 }
 

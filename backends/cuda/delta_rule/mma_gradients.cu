@@ -1,7 +1,7 @@
 #include "../attention/common/launch.cuh"
 #include "mma_levels.cuh"
 
-/// dr = N' du, dv = beta dr, and the gradients that are named in `ops/kernels/delta_rule.h`: a
+/// dv = beta du, dbeta = du . w, and the gradients that are named in `ops/kernels/delta_rule.h`: a
 /// block for each chunk of each value head. A warp has 16 rows and a part of the columns of
 /// each product.
 ///
@@ -33,8 +33,7 @@ __global__ void __launch_bounds__(kGradientCount)
   const int r = warp() % 4, part = warp() / 4, first = part * blocks;
   const uint32_t base = shared_address(shared);
   auto* const sums = reinterpret_cast<float*>(shared + M::kFloats);  // G
-  float *const of_values = sums + kChunk, *const dbetas = of_values + kChunk,
-               *const tokens = dbetas + kGradientParts * kChunk,
+  float *const betas = sums + kChunk, *const tokens = betas + kChunk,
                *const with_states = tokens + kGradientParts * kChunk,
                *const with_columns = with_states + kWidth;  // [4][kWidth]
   float* const totals = with_columns + 4 * kWidth;          // for each warp
@@ -48,24 +47,19 @@ __global__ void __launch_bounds__(kGradientCount)
     copy_array<kGradientCount, bytes>(thread, base + static_cast<uint32_t>(place),
                                       array + index * (bytes / 2));
   };
-  copy.template operator()<M::kSquare>(M::kN, x.arrays.n);
   copy.template operator()<M::kTileBytes>(M::kDu, x.arrays.du);
+  copy.template operator()<M::kTileBytes>(M::kW, x.arrays.w);
+  read(M::kG, to.g.at(at.b, c.head));
+  end_group();
   read(M::kKeys, x.k.at(at.b, key_head));
   copy.template operator()<M::kDState>(M::kState, x.arrays.states);
-  copy.template operator()<M::kSquare>(M::kA, x.arrays.a);
-  copy.template operator()<M::kTileBytes>(M::kU, x.arrays.corrected);
-  read(M::kV, x.v.at(at.b, c.head));
-  end_group();
-  read(M::kG, to.g.at(at.b, c.head));
   copy.template operator()<M::kDState>(M::kDState, x.arrays.dstates);
   read(M::kQueries, x.q.at(at.b, key_head));
   end_group();
+  const float* const factors = x.arrays.e + index * Factors<kWidth>::kCount;
   if (thread < kChunk) {
-    of_values[thread] = c.beta(thread);
-    if constexpr (!kFeatures) {
-      const float g = thread < c.count && x.g ? x.g[c.token + thread] : 0;
-      sums[thread] = g < kLeastGate ? kLeastGate : g;
-    }
+    betas[thread] = factors[Factors<kWidth>::kU + thread];
+    sums[thread] = factors[Factors<kWidth>::kSums + thread];
   }
   if constexpr (kFeatures) {
     const int d = thread % kWidth;
@@ -89,97 +83,21 @@ __global__ void __launch_bounds__(kGradientCount)
   }
   wait_for_groups<1>();
   __syncthreads();
-  if constexpr (!kFeatures) {
-    if (warp() == 0) running_sums(sums, false);
-    __syncthreads();
-  }
   const Panel<kWidth> state(base + M::kState), dstate(base + M::kDState);
-  const Panel<kChunk> u(base + M::kU), du(base + M::kDu), inverse(base + M::kN), a(base + M::kA);
-  const RowTile<kWidth> g(base + M::kG), dv(base + M::kV), keys(base + M::kKeys),
-      queries(base + M::kQueries), before(base + M::kDecays),
-      after(base + M::kDecays + (kFeatures ? M::kTileBytes : 0));
+  const Panel<kChunk> w(base + M::kW), du(base + M::kDu);
+  const RowTile<kWidth> g(base + M::kG), keys(base + M::kKeys), queries(base + M::kQueries);
   uint32_t left[4], right[4];
-
-  {  // dr, dv, and dbeta = dr . (v - S' (b k) - A u)
-    PartOfRow<kWidth> dr = {}, z = {};
+#pragma unroll
+  for (int j = 0; j < blocks; ++j) {
+    du.left_down(left, first + j, r);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (i < r) continue;
-      inverse.left_down(left, i, r);
-#pragma unroll
-      for (int j = 0; j < blocks; ++j) {
-        du.right(right, first + j, i);
-        multiply(dr[j], left, right);
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < kWidth / 16; ++k) {
-      keys.left(left, r, k);
-      if constexpr (kFeatures) {
-        uint32_t decay[4];
-        before.left(decay, r, k);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) left[i] = pack(unpack(left[i]) * unpack(decay[i]));
-      }
-#pragma unroll
-      for (int j = 0; j < blocks; ++j) {
-        state.right(right, first + j, k);
-        multiply(z[j], left, right);
-      }
-    }
-    if constexpr (!kFeatures) {
-#pragma unroll
-      for (int j = 0; j < blocks; ++j) {
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) z[j][n][e] *= __expf(sums[16 * r + row_in(e)]);
-        }
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i > r) continue;
-      a.left(left, r, i);
-#pragma unroll
-      for (int j = 0; j < blocks; ++j) {
-        u.right(right, first + j, i);
-        multiply(z[j], left, right);
-      }
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int t = 16 * r + lane() / 4 + 8 * half;
-      float sum = 0;
-#pragma unroll
-      for (int j = 0; j < blocks; ++j) {
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          uint32_t& word =
-              word_at(shared, M::kV + RowTile<kWidth>::word(2 * r + half, 2 * (first + j) + n));
-          const float2 value = unpack(word), read = pair_of(z[j][n], half);
-          const float2 own = pair_of(dr[j][n], half);
-          sum += own.x * (value.x - read.x) + own.y * (value.y - read.y);
-          word = pack(of_values[t] * own);
-        }
-      }
-      sum = sum_over_quad(sum);
-      if (lane() % 4 == 0) dbetas[part * kChunk + t] = sum;
+      const int t = 16 * r + lane() / 4 + i % 2 * 8, m = 16 * (first + j) + column_in(i / 2, 0);
+      if (t >= c.count || m >= s.width) continue;
+      word_at(to.dv + (c.token + t) * s.width + m, 0) = pack(betas[t] * unpack(left[i]));
     }
   }
-  wait_for_copies();
-  __syncthreads();
-  if (to.dbeta && thread < c.count) {
-    float sum = 0;
-    for (int i = 0; i < kGradientParts; ++i) sum += dbetas[i * kChunk + thread];
-    to.dbeta[c.token + thread] = sum;
-  }
-  for (int i = thread; i < c.count * (s.width / 8); i += kGradientCount) {
-    const int t = i / (s.width / 8), chunk = i % (s.width / 8);
-    *reinterpret_cast<uint4*>(to.dv + (c.token + t) * s.width + chunk * 8) =
-        *reinterpret_cast<const uint4*>(shared + M::kV + Tile<Half, kWidth>::offset(t, chunk));
-  }
-  // Without beta, u does not depend on keys.
+  // Without beta, w does not depend on keys.
   const float minus = x.beta ? -1 : 0;
 #pragma unroll
   for (int i = part; i < 4; i += kGradientParts) {  // dP and dA, with the decays of heads
@@ -187,10 +105,10 @@ __global__ void __launch_bounds__(kGradientCount)
     if (i <= r) {
 #pragma unroll
       for (int k = 0; k < kWidth / 16; ++k) {
-        u.right_down(right, k, i);
+        w.right_down(right, k, i);
         g.left(left, r, k);
         multiply(p, left, right);
-        dv.left(left, r, k);
+        du.left_down(left, k, r);
         multiply(da, left, right);
       }
     }
@@ -199,29 +117,32 @@ __global__ void __launch_bounds__(kGradientCount)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int row = 16 * r + row_in(e), column = 16 * i + column_in(n, e);
-        const float decay = kFeatures ? 1 : __expf(sums[row] - sums[column]);
+        if (to.dbeta && row == column && row < c.count) to.dbeta[c.token + row] = da[n][e];
+        const float decay = (kFeatures ? 1 : exp2_approx(sums[row] - sums[column])) * betas[column];
         p[n][e] = column <= row ? x.scale * decay * p[n][e] : 0;
-        da[n][e] = column < row ? minus * decay * da[n][e] : 0;
+        da[n][e] = column < row ? minus * betas[row] * decay * da[n][e] : 0;
       }
     }
-    store<Panel<kChunk>>(shared + M::kN, p, r, i);
+    store<Panel<kChunk>>(shared + M::kP, p, r, i);
     store<Panel<kChunk>>(shared + M::kA, da, r, i);
   }
+  wait_for_copies();
+  __syncthreads();
 
   PartOfRow<kWidth> dq = {}, row = {}, column = {};
 #pragma unroll
   for (int k = 0; k < kWidth / 16; ++k) {
-    uint32_t of_g[4], of_dv[4], of_u[4];
+    uint32_t of_g[4], of_du[4], of_w[4];
     g.left(of_g, r, k);
-    dv.left(of_dv, r, k);
-    u.left_down(of_u, k, r);
+    du.left_down(of_du, k, r);
+    w.left_down(of_w, k, r);
 #pragma unroll
     for (int j = 0; j < blocks; ++j) {
       state.right_down(right, k, first + j);
       multiply(dq[j], of_g, right);
-      multiply(row[j], of_dv, right);
+      multiply(row[j], of_du, right);
       dstate.right_down(right, k, first + j);
-      multiply(column[j], of_u, right);
+      multiply(column[j], of_w, right);
     }
   }
   float total = 0;  // k . column
@@ -240,12 +161,12 @@ __global__ void __launch_bounds__(kGradientCount)
           b = unpack(word_at(shared, M::kDecays + place));
           f = unpack(word_at(shared, M::kDecays + M::kTileBytes + place));
         } else {
-          b.x = b.y = __expf(sums[t]);
-          f.x = f.y = __expf(sums[kChunk - 1] - sums[t]);
+          b.x = b.y = exp2_approx(sums[t]);
+          f.x = f.y = exp2_approx(sums[kChunk - 1] - sums[t]);
         }
         scale_pair(dq[j][n], half, x.scale * b);
-        scale_pair(row[j][n], half, minus * b);
-        scale_pair(column[j][n], half, f);
+        scale_pair(row[j][n], half, minus * betas[t] * b);
+        scale_pair(column[j][n], half, betas[t] * f);
         sum.x += key.x * column[j][n][2 * half];
         sum.y += key.y * column[j][n][2 * half + 1];
       }
@@ -275,13 +196,13 @@ __global__ void __launch_bounds__(kGradientCount)
   }
   __syncthreads();
 
-  const Panel<kChunk> dp(base + M::kN), da(base + M::kA);
+  const Panel<kChunk> dp(base + M::kP), da(base + M::kA);
   if constexpr (kFeatures) {
     add_levels<kWidth>(c, shared, dq, row, column);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {  // pairs of a token with itself
       const int t = 16 * r + lane() / 4 + 8 * half;
-      const float of_self = widen(half_at(shared, M::kN + Panel<kChunk>::element(t, t)));
+      const float of_self = widen(half_at(shared, M::kP + Panel<kChunk>::element(t, t)));
 #pragma unroll
       for (int j = 0; j < blocks; ++j) {
 #pragma unroll
@@ -322,7 +243,7 @@ __global__ void __launch_bounds__(kGradientCount)
     }
   }
 
-  auto* const dg_terms = reinterpret_cast<float*>(shared + M::kU);  // [64][kDgRow]
+  auto* const dg_terms = reinterpret_cast<float*>(shared + M::kW);  // [64][kDgRow]
   const int64_t key_token = (int64_t{at.b} * s.heads + key_head) * s.length + at.first;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -366,7 +287,7 @@ __global__ void __launch_bounds__(kGradientCount)
   __syncthreads();
   if constexpr (kFeatures) {
     if (thread >= s.depth) return;
-    float sum = x.arrays.e[index * kFactors<kWidth> + thread] * with_states[thread];
+    float sum = factors[thread] * with_states[thread];
     for (int i = 0; i < 4; ++i) sum += with_columns[i * kWidth + thread];
     for (int t = c.count - 1; t >= 0; --t) {
       to.dg[c.gate(t, thread)] = sum += dg_terms[t * M::kDgRow + thread];
@@ -374,7 +295,7 @@ __global__ void __launch_bounds__(kGradientCount)
   } else if (warp() == 0) {
     float last = 0;
     for (int d = lane(); d < kWidth; d += kWarp) last += with_states[d];
-    last = sum_over_lanes(last) * __expf(sums[kChunk - 1]);
+    last = sum_over_lanes(last) * factors[0];
     for (int i = 0; i < kGradientCount / kWarp; ++i) last += totals[i];
     for (int t = lane(); t < kChunk; t += kWarp) {
       for (int i = 1; i < kGradientParts; ++i) tokens[t] += tokens[i * kChunk + t];
@@ -410,6 +331,10 @@ void run_gradients(const KernelContext& context, const Call& call, const Results
     launch<gradient_kernel<kWidth, kFeatures>>(context, s.slots * s.value_heads, kGradientCount,
                                                GradientShared<kWidth, kFeatures>::kBytes, call, to);
   });
+}
+
+void join_parts(const KernelContext& context, const Call& call, const Results& to) {
+  const Sizes& s = call.sizes;
   if (!to.parts) return;
   const int group = s.value_heads / s.heads;
   const int64_t pairs = to.part_size / group / 2, of_head = int64_t{s.length} * s.depth / 2;
@@ -423,14 +348,12 @@ void run_gradients(const KernelContext& context, const Call& call, const Results
 template void run_gradients<64>(const KernelContext&, const Call&, const Results&);
 template void run_gradients<128>(const KernelContext&, const Call&, const Results&);
 
-static_assert(GradientShared<64, false>::kBytes >= 2 * MmaStep<64>::kBytes &&
-              GradientShared<128, false>::kBytes >= 2 * MmaStep<128>::kBytes);
-
 int gradient_bytes(const Inputs& x) {
   int bytes = 0;
   with_width(x, [&]<int kWidth>() {
-    with_gates(Sizes(x),
-               [&]<bool kFeatures>() { bytes = GradientShared<kWidth, kFeatures>::kBytes; });
+    with_gates(Sizes(x), [&]<bool kFeatures>() {
+      bytes = std::max(GradientShared<kWidth, kFeatures>::kBytes, 2 * MmaStep<kWidth>::kBytes);
+    });
   });
   return bytes;
 }

@@ -33,6 +33,9 @@ struct Results {
 template <int kWidth>
 void run_gradients(const KernelContext& context, const Call& call, const Results& to);
 
+/// Adds the parts of dq and dk of value heads that share a head of keys, if there are any.
+void join_parts(const KernelContext& context, const Call& call, const Results& to);
+
 /// Bytes of shared memory that `run_gradients` takes, and that suffice for the chains of `mma`.
 int gradient_bytes(const Inputs& x);
 

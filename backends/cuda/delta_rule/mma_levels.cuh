@@ -12,18 +12,17 @@ template <int kWidth, bool kFeatures>
 struct GradientShared {
   static constexpr int kTileBytes = RowTile<kWidth>::kBytes, kSquare = kChunk * kChunk * 2;
   static constexpr int kState = 0, kDState = kWidth * kWidth * 2;
-  static constexpr int kU = 2 * kDState, kDu = kU + kTileBytes, kG = kDu + kTileBytes;
-  static constexpr int kV = kG + kTileBytes;  // then dv
-  static constexpr int kKeys = kV + kTileBytes, kQueries = kKeys + kTileBytes;
-  static constexpr int kN = kQueries + kTileBytes, kA = kN + kSquare;  // then dP, dA
+  static constexpr int kW = 2 * kDState, kDu = kW + kTileBytes, kG = kDu + kTileBytes;
+  static constexpr int kKeys = kG + kTileBytes, kQueries = kKeys + kTileBytes;
+  static constexpr int kP = kQueries + kTileBytes, kA = kP + kSquare;  // dP, dA
   static constexpr int kDecays = kA + kSquare;  // with features: tiles of b, f
   static constexpr int kFloats = kDecays + (kFeatures ? 2 : 0) * kTileBytes;
   static constexpr int kBytes =
-      kFloats + (2 * (1 + kGradientParts) * kChunk + 5 * kWidth + kGradientCount / 32) * 4;
-  // Later, in the place of all up to kV: keys, queries and decays of a level, and the decays of
-  // tokens in float. Then, in the place of u, du and g_out: the terms of dg.
+      kFloats + ((2 + kGradientParts) * kChunk + 5 * kWidth + kGradientCount / 32) * 4;
+  // Later, in the place of all up to kKeys: keys, queries and decays of a level, and the decays of
+  // tokens in float. Then, in the place of w, du and g_out: the terms of dg.
   static constexpr int kDgRow = kWidth + 8;
-  static_assert(3 * kTileBytes + kChunk * kWidth * 4 <= kV && kChunk * kDgRow * 4 <= kV - kU);
+  static_assert(3 * kTileBytes + kChunk * kWidth * 4 <= kKeys && kChunk * kDgRow * 4 <= kKeys - kW);
 };
 
 /// Sums of 16 rows and a part of the columns.
@@ -62,7 +61,7 @@ __device__ void add_levels(const Chunk<Half>& c, unsigned char* shared, PartOfRo
   unsigned char *const keys_of = shared, *const queries_of = shared + M::kTileBytes,
                        *const decays_of = shared + 2 * M::kTileBytes;
   const RowTile<kWidth> keys(base), queries(base + M::kTileBytes);
-  const Panel<kChunk> dp(base + M::kN), da(base + M::kA);
+  const Panel<kChunk> dp(base + M::kP), da(base + M::kA);
   auto* const decays = reinterpret_cast<float*>(shared + 3 * M::kTileBytes);  // [64][kWidth]
   store_decays<kWidth, kGradientCount>(decays, c);
   // The first threads have two features of keys, the next ones of queries, the next ones of decays.

@@ -7,51 +7,55 @@
 /// layout is the same for `mma` and `wgmma`.
 namespace sash::cuda::delta {
 
-/// What `prepare` writes. `raw`: the pass reads keys and queries, not F and Q.
+/// What `prepare` and the forward chains write, in `memory`, or in memory of the call if it is
+/// null. `panels`: also keys and queries with decays. Without them, P is there only in `memory`.
 template <int kWidth>
 class PreparedMemory {
  public:
-  PreparedMemory(const KernelContext& context, const Inputs& x, bool backward, bool raw)
-      : bytes_(
-            chunks_of(x) * kChunk * 2 *
-            ((backward ? 1 : 2) * kWidth + (raw ? 0 : 2) * kWidth + (backward ? 3 : 1) * kChunk)),
-        memory_(context, bytes_ + chunks_of(x) * kFactors<kWidth> * 4) {
-    auto* next = memory_.template ptr<Half>();
+  PreparedMemory(const KernelContext& context, const Inputs& x, bool panels, Half* memory)
+      : memory_(context, memory ? 0 : bytes_of(x, panels, panels)) {
+    auto* next = memory ? memory : memory_.template ptr<Half>();
     const auto take = [&](int width) {
       return std::exchange(next, next + chunks_of(x) * kChunk * width);
     };
-    arrays.w = take(kWidth);
-    if (!raw) arrays.f = take(kWidth), arrays.q = take(kWidth);
-    if (!backward) arrays.u = take(kWidth);
-    arrays.p = take(kChunk);
-    if (backward) arrays.n = take(kChunk), arrays.a = take(kChunk);
+    arrays.x = take(kChunk);
+    if (panels || memory) arrays.p = take(kChunk);
+    if (panels) arrays.b = take(kWidth), arrays.f = take(kWidth), arrays.q = take(kWidth);
     arrays.e = reinterpret_cast<float*>(next);
+    arrays.growth = arrays.e + chunks_of(x) * Factors<kWidth>::kCount;
   }
 
-  int64_t panel_bytes() const { return bytes_; }  ///< before `e`
+  static int64_t bytes_of(const Inputs& x, bool panels, bool scores) {
+    return panel_bytes(x, panels, scores) + chunks_of(x) * (Factors<kWidth>::kCount + 1) * 4;
+  }
+  /// Of all before `e`.
+  static int64_t panel_bytes(const Inputs& x, bool panels, bool scores) {
+    return chunks_of(x) * kChunk * 2 * ((scores ? 2 : 1) * kChunk + (panels ? 3 : 0) * kWidth);
+  }
 
   Arrays arrays{};
 
  private:
-  int64_t bytes_;
   Workspace memory_;
 };
 
-/// States before chunks, and u: in `kept`, or in memory of the call if it is null.
+/// States before chunks, and w: in `kept`, or in memory of the call if it is null. On Hopper, with
+/// a decay for each head, what `prepare` writes comes next in `kept`.
 template <int kWidth>
 class KeptMemory {
  public:
   KeptMemory(const KernelContext& context, const Inputs& x, const TensorView* kept)
       : memory_(context, kept ? 0 : bytes_of(x)) {
     states = reinterpret_cast<Half*>(kept ? kept->ptr<char>() : memory_.template ptr<char>());
-    corrected = states + chunks_of(x) * (kWidth * kWidth);
+    w = states + chunks_of(x) * (kWidth * kWidth);
+    end = w + chunks_of(x) * (kChunk * kWidth);
   }
 
   static int64_t bytes_of(const Inputs& x) {
     return chunks_of(x) * (kWidth * kWidth + kChunk * kWidth) * 2;
   }
 
-  Half *states, *corrected;
+  Half *states, *w, *end;
 
  private:
   Workspace memory_;
@@ -70,13 +74,10 @@ template <int kWidth>
 struct ChainColumns {
   int text, head, first, chunks;
 
-  __device__ explicit ChainColumns(const Sizes& s) {
+  static __device__ ChainColumns of_block(const Sizes& s) {
     constexpr int across = kWidth / kChainWidth;
-    const int block = static_cast<int>(blockIdx.x);
-    first = block % across * kChainWidth;
-    head = block / across % s.value_heads;
-    text = block / across / s.value_heads;
-    chunks = s.chunks_of(text);
+    const int block = static_cast<int>(blockIdx.x), text = block / across / s.value_heads;
+    return {text, block / across % s.value_heads, block % across * kChainWidth, s.chunks_of(text)};
   }
   /// The chunk of a step, from the last on if `kBackward`.
   template <bool kBackward>
@@ -121,25 +122,45 @@ __device__ void scale_sums(float (&sum)[n], const float* factors) {
   }
 }
 
-/// Places of what a step reads by the instructions of sm_80: panels, and e. `kV` is for columns of
-/// U or of g_out.
+/// Places of what a step reads by the instructions of sm_80: panels, and factors. `kV` is for
+/// columns of v or of g_out.
 template <int kWidth>
 struct MmaStep {
   static constexpr int kTile = kChunk * kWidth * 2, kSquare = kChunk * kChunk * 2;
-  static constexpr int kW = 0, kF = kTile, kQ = 2 * kTile, kP = 3 * kTile, kV = kP + kSquare;
-  static constexpr int kE = kV + kSquare, kBytes = kE + kWidth * 4;
+  static constexpr int kB = 0, kF = kTile, kQ = 2 * kTile, kX = 3 * kTile, kP = kX + kSquare;
+  static constexpr int kV = kP + kSquare, kFactors = kV + kSquare;
+  static constexpr int kBytes = kFactors + Factors<kWidth>::kCount * 4;
 
-  /// Starts to copy all but `kV`.
-  static __device__ void copy(const Arrays& all, int64_t index, unsigned char* to) {
-    const auto start = [&]<int bytes>(int place, const void* from) {
-      copy_array<kChainCount, bytes>(static_cast<int>(threadIdx.x), shared_address(to + place),
-                                     from);
+  /// Starts to copy what the step of a chunk reads; `v` are rows of v or g_out.
+  static __device__ void copy(const Arrays& all, int64_t index, const Place& place, int column,
+                              const Rows<const Half>& v, unsigned char* to) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const auto start = [&]<int bytes>(int at, const void* from) {
+      copy_array<kChainCount, bytes>(thread, shared_address(to + at), from);
     };
-    start.template operator()<kTile>(kW, all.w + index * (kTile / 2));
+    start.template operator()<kTile>(kB, all.b + index * (kTile / 2));
     start.template operator()<kTile>(kF, all.f + index * (kTile / 2));
     start.template operator()<kTile>(kQ, all.q + index * (kTile / 2));
+    start.template operator()<kSquare>(kX, all.x + index * (kSquare / 2));
     start.template operator()<kSquare>(kP, all.p + index * (kSquare / 2));
-    start.template operator()<kWidth * 4>(kE, all.e + index * kFactors<kWidth>);
+    start.template operator()<Factors<kWidth>::kCount * 4>(kFactors,
+                                                           all.e + index * Factors<kWidth>::kCount);
+#pragma unroll
+    for (int i = thread; i < kChunk * 8; i += kChainCount) {
+      const int t = i / 8, m = i % 8 * 8;
+      copy_async(shared_address(to + kV + Panel<kChainWidth>::element(t, m)),
+                 v.data + (place.first + t) * v.row + column + m,
+                 t < place.count && column + m < v.width);
+    }
+  }
+  /// v' of 16 tokens, as a left operand.
+  static __device__ void values(uint32_t (&left)[4], const unsigned char* from, int k) {
+    Panel<kChainWidth>(shared_address(from + kV)).left_down(left, k, warp());
+  }
+  /// Factors of the tokens that word i of a left operand has.
+  static __device__ float2 pair(const unsigned char* from, int place, int i) {
+    return *reinterpret_cast<const float2*>(from + kFactors +
+                                            (place + i / 2 * 8 + lane() % 4 * 2) * 4);
   }
 };
 
@@ -188,7 +209,7 @@ template <int n>
 __device__ void store_left(Half* panel, const uint32_t (&left)[n], int first) {
 #pragma unroll
   for (int i = 0; i < n; ++i) {
-    word_at(panel, Panel<4 * n>::word(first / 8 + warp() * 2 + i % 2, i / 2)) = left[i];
+    word_at(panel, Panel<4 * n>::word(first / 8 + warp() % 4 * 2 + i % 2, i / 2)) = left[i];
   }
 }
 

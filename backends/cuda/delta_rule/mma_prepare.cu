@@ -1,27 +1,483 @@
-#include "mma_prepare.cuh"
+#include "mma.cuh"
 
+/// The arrays of all chunks: 128 threads for each chunk of each value head. Each warp has 16 rows
+/// of the products.
+///
+/// With a decay for each head, P and A are products of rows times exp(G[t] - G[i]), where G is the
+/// running sum of g. |G| is at most 200 x 64, so that differences are exact to 0.002. With a decay
+/// for each feature, P and A are sums over the levels of `each_decay_of_level`.
 namespace sash::cuda::delta {
 namespace {
 
-/// A block of threads for each chunk of each value head.
-template <int kWidth, bool kFeatures>
-__global__ void __launch_bounds__(kCount, kFeatures ? 2 : 3)
+constexpr int kCount = 128;    // threads
+constexpr int kLowerRow = 20;  // floats of a row of A
+
+template <int kWidth, bool kFeatures, bool kPanels>
+struct PrepareShared {
+  static constexpr int kTileBytes = RowTile<kWidth>::kBytes, kQueries = kTileBytes;
+  static constexpr int kLevels = 2 * kTileBytes;  // keys, then queries, with decays of a level
+  // Blocks of A on the diagonal, float; with decays of heads in the place of the queries.
+  static constexpr int kLower = kFeatures ? kLevels + 2 * kTileBytes : kQueries;
+  static constexpr int kX = kLower + kChunk * kLowerRow * 4;  // a panel
+  static constexpr int kProducts = kX + kChunk * kChunk * 2;  // T, see below
+  static constexpr int kEnd = kProducts + 32 * 32 * 2;
+  // At first, the decays of tokens [64][kWidth], float, are in the place of A to there.
+  static constexpr int kDecaysEnd = kLower + (kFeatures ? kChunk * kWidth * 4
+                                              : kPanels ? kTileBytes
+                                                        : 0);
+  static constexpr int kSums = kEnd > kDecaysEnd ? kEnd : kDecaysEnd;  // G log2(e)
+  static constexpr int kBetas = kSums + kChunk * 4, kGrowth = kBetas + kChunk * 4;
+  static constexpr int kBytes = kGrowth + kChunk * 4;
+};
+
+/// Adds to to(i) the products of 16 rows of the tile lefts(i) with 16 keys, i < n.
+template <int kWidth, int n, class Lefts, class To>
+__device__ void add_products(const Lefts& lefts, const RowTile<kWidth>& keys, int r, int c,
+                             const To& to) {
+#pragma unroll
+  for (int k = 0; k < kWidth / 16; ++k) {
+    uint32_t left[4], right[4];
+    keys.right(right, c, k);
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      lefts(i).left(left, r, k);
+      multiply(to(i), left, right);
+    }
+  }
+}
+
+/// Adds the sums at places (row, column) for which `here` is true.
+template <class F>
+__device__ void add_where(Sums16& to, const Sums16& sums, const F& here) {
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) to[n][e] += here(row_in(e), column_in(n, e)) ? sums[n][e] : 0;
+  }
+}
+
+struct PreparedElement {
+  float2 decay, key, query;
+};
+
+/// Writes the rows of a tile as a panel, times a factor for each row.
+template <int kWidth, class F>
+__device__ void write_panel(Half* to, const unsigned char* tile, const F& factor) {
+  using X = Tile<Half, kWidth>;
+  constexpr int across = kWidth / 8;
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < kChunk * kWidth / 8; i += kCount) {
+    const int row = i / (8 * across) * 8 + i % 8, chunk = i / 8 % across;
+    auto eight = *reinterpret_cast<const uint4*>(tile + X::offset(row, chunk));
+    const float by = factor(row);
+    for (uint32_t* word : {&eight.x, &eight.y, &eight.z, &eight.w})
+      *word = pack(by * unpack(*word));
+    reinterpret_cast<uint4*>(to)[i] = eight;
+  }
+}
+
+/// X = A (I + beta A)^-1 for 16 rows and columns from `first` on, of which `lower` are the rows of
+/// A. Lanes have a column; two lanes have the same one.
+__device__ void invert_16(const float* lower, const float* betas, unsigned char* to, int first) {
+  const int column = lane() % 16;
+  float inverse[16];
+#pragma unroll
+  for (int t = 0; t < 16; ++t) {
+    float sums[4] = {};
+#pragma unroll
+    for (int i = 0; i < t; i += 4) {
+      const auto four = *reinterpret_cast<const float4*>(lower + (first + t) * kLowerRow + i);
+      const float row[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (i + j < t) sums[j] += row[j] * inverse[i + j];
+      }
+    }
+    const float x = sums[0] + sums[1] + (sums[2] + sums[3]);
+    inverse[t] = (t == column ? 1 : 0) - betas[first + t] * x;
+    half_at(to, Panel<kChunk>::element(first + t, first + column)) = narrow<Half>(x);
+  }
+}
+
+/// X below two blocks of 16 kBlocks rows on the diagonal:
+///
+///     X10 = T - X11 beta T,    T = A10 - A10 beta X00
+///
+/// `a` has 16 rows of A10. Warps of the upper blocks do nothing but wait.
+template <int kBlocks, int n>
+__device__ void join_blocks(const Sums16 (&a)[n], const float* betas, unsigned char* x,
+                            unsigned char* products, int r) {
+  static_assert(n == kBlocks);
+  const bool lower = r / kBlocks % 2 == 1;
+  const int base = r / (2 * kBlocks) * (2 * kBlocks);  // the first block of X00
+  const int own = kBlocks == 1 ? r / 2 : r - 2, from = kBlocks == 1 ? own : 0;
+  const Panel<kChunk> panel(shared_address(x));
+  const Panel<32> product(shared_address(products));
+  uint32_t left[4], right[4];
+  const auto subtract = [&](Sums16& from_sum, const Sums16& sum) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) from_sum[i][e] -= sum[i][e];
+    }
+  };
+  Sums16 t[kBlocks] = {};
+  if (lower) {
+    Sums16 sum[kBlocks] = {};
+#pragma unroll
+    for (int k = 0; k < kBlocks; ++k) {
+      left_of(left, a[k]);
+      scale_columns(left, betas + 16 * (base + k));
+#pragma unroll
+      for (int j = 0; j <= k; ++j) {
+        panel.right_down(right, base + k, base + j);
+        multiply(sum[j], left, right);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kBlocks; ++j) {
+      subtract(sum[j], a[j]);
+      subtract(t[j], sum[j]);
+      store<Panel<32>>(products, t[j], own, j);
+    }
+  }
+  kBlocks == 1 ? __syncwarp() : __syncthreads();
+  if (lower) {
+    Sums16 sum[kBlocks] = {};
+#pragma unroll
+    for (int k = 0; k < kBlocks; ++k) {
+      if (base + kBlocks + k > r) continue;
+      panel.left(left, r, base + kBlocks + k);
+      scale_columns(left, betas + 16 * (base + kBlocks + k));
+#pragma unroll
+      for (int j = 0; j < kBlocks; ++j) {
+        product.right_down(right, from + k, j);
+        multiply(sum[j], left, right);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kBlocks; ++j) {
+      subtract(t[j], sum[j]);
+      store<Panel<kChunk>>(x, t[j], r, base + j);
+    }
+  }
+  __syncthreads();
+}
+
+/// Reads the decays of a chunk to [64][kWidth], and waits for all copies.
+template <int kWidth>
+__device__ void read_decays(float* decays, const Chunk<Half>& c) {
+  constexpr int across = kWidth / 4;
+  const int depth = c.x.sizes.depth, thread = static_cast<int>(threadIdx.x);
+  const float* const g = c.x.g + c.token * depth;
+#pragma unroll
+  for (int i = thread; i < kChunk * across; i += kCount) {
+    const int t = i / across, d = i % across * 4;
+    const bool inside = t < c.count && d < depth;
+    copy_async(shared_address(decays + 4 * i), inside ? g + t * depth + d : g, inside);
+  }
+  wait_for_copies();
+#pragma unroll 4
+  for (int i = thread; i < kChunk * across; i += kCount) {
+    auto& four = reinterpret_cast<float4*>(decays)[i];
+    four = {__expf(four.x), __expf(four.y), __expf(four.z), __expf(four.w)};
+  }
+}
+
+/// Multiplies `growth` of each token by |1 - beta |k|^2|, by which the delta term enlarges a state
+/// at most, if that is over 1. `a` are products of 16 keys. NaN stays NaN.
+__device__ void add_growth(float* growth, const float* betas, const Sums16& a, int r) {
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if (row_in(e) != column_in(n, e)) continue;
+      const int t = 16 * r + row_in(e);
+      const float by = fabsf(1 - betas[t] * a[n][e]);
+      if (!(by <= 1)) growth[t] *= by;
+    }
+  }
+}
+
+/// Without panels, P is not formed.
+template <int kWidth, bool kFeatures, bool kPanels>
+__global__ void __launch_bounds__(kCount, kFeatures ? 2
+                                          : kPanels ? 4
+                                                    : 6)
     prepare_kernel(const __grid_constant__ Call x) {
+  using M = PrepareShared<kWidth, kFeatures, kPanels>;
+  using F = Factors<kWidth>;
+  constexpr int own = kPanels ? 2 : 1;  // P and A, or A
   extern __shared__ __align__(128) unsigned char shared[];
-  const int heads = x.sizes.value_heads, block = static_cast<int>(blockIdx.x);
+  start_next_kernel();
+  const int heads = x.sizes.value_heads, r = warp(), thread = static_cast<int>(threadIdx.x);
+  const int block = static_cast<int>(blockIdx.x), head = block % heads;
   const Place at = x.sizes.place_of_slot(block / heads);
-  if (at.count > 0) prepare_chunk<kWidth, kFeatures>(x, at, block % heads, shared);
+  if (at.count == 0) return;
+  const Chunk<Half> c(x, at, head);
+  const int64_t index = block;
+  const uint32_t base = shared_address(shared);
+  const auto lefts_of = [&](uint32_t first) {
+    return [=](int i) {
+      return RowTile<kWidth>(first + (i < own - 1 ? static_cast<uint32_t>(M::kTileBytes) : 0));
+    };
+  };
+  const RowTile<kWidth> keys(base);
+  auto* const sums = reinterpret_cast<float*>(shared + M::kSums);
+  auto* const betas = reinterpret_cast<float*>(shared + M::kBetas);
+  float* const growth = betas + kChunk;
+
+  const int key_head = head / (heads / x.sizes.heads), end = at.first + at.count;
+  Tile<Half, kWidth>::template read<kChunk, kCount>(base, x.k.at(at.b, key_head), at.first, end);
+  if constexpr (kPanels) {
+    Tile<Half, kWidth>::template read<kChunk, kCount>(base + M::kQueries, x.q.at(at.b, key_head),
+                                                      at.first, end);
+  }
+  if (thread < kChunk) {
+    const bool inside = thread < c.count;
+    betas[thread] = inside && x.beta ? x.beta[c.token + thread] : 0;
+    if constexpr (!kFeatures) {
+      const float g = inside && x.g ? x.g[c.token + thread] : 0;
+      sums[thread] = (g < kLeastGate ? kLeastGate : g) * kLog2E;
+    }
+    growth[thread] = 1;
+  }
+  [[maybe_unused]] auto* const decays = reinterpret_cast<float*>(shared + M::kLower);
+  if constexpr (kFeatures) {
+    read_decays<kWidth>(decays, c);
+  } else {
+    wait_for_copies();
+  }
+  __syncthreads();
+  if constexpr (!kFeatures) {
+    if (r == 0) running_sums(sums, false);
+    __syncthreads();
+  }
+
+  const auto panel_of = [&](Half* all) { return all + index * (kChunk * kWidth); };
+  float* const factors = x.arrays.e + index * F::kCount;
+  Sums16 scores[own][4] = {};  // blocks left of the diagonal, and [3] the one on it
+  const auto to_column = [&](int column) {
+    return [&, column](int i) -> Sums16& { return scores[i][column]; };
+  };
+  if constexpr (kFeatures) {
+    // With 64 features, the first half of the threads has keys, the other half has queries.
+    const int d = thread % (kWidth / 2) * 2, half = thread / (kWidth / 2) % 2;
+    const bool has_keys = thread < kWidth, has_queries = thread >= kCount - kWidth;
+    const auto load = [&](int first, int j) {
+      const int place = RowTile<kWidth>::element(first, j, d);
+      const uint32_t query = has_queries ? word_at(shared, M::kQueries + place) : 0;
+      return PreparedElement{*reinterpret_cast<const float2*>(decays + (first + j) * kWidth + d),
+                             unpack(word_at(shared, place)), unpack(query)};
+    };
+    const RowTile<kWidth> level_keys(base + M::kLevels);
+    const auto level_lefts = lefts_of(base + M::kLevels);
+    each_level([&]<int kHalf>() {
+      each_decay_of_level<kHalf>(
+          half, load, [&](int first, int j, bool upper, float2 decay, const PreparedElement& at_t) {
+            const int place = M::kLevels + RowTile<kWidth>::element(first, j, d);
+            if (has_keys) word_at(shared, place) = pack(at_t.key * decay);
+            if (has_queries && upper) {
+              word_at(shared, M::kTileBytes + place) = pack(at_t.query * decay);
+            }
+          });
+      __syncthreads();
+      const auto add = [&](int column, const auto& to) {
+        add_products<kWidth, own>(level_lefts, level_keys, r, column, to);
+      };
+      if constexpr (kHalf == 32) {
+        if (r >= 2) {
+          add(0, to_column(0));
+          add(1, to_column(1));
+        }
+      } else if constexpr (kHalf == 16) {
+        if (r == 1) add(0, to_column(0));
+        if (r == 3) add(2, to_column(2));
+      } else {
+        Sums16 sum[own] = {};
+        add(r, [&](int i) -> Sums16& { return sum[i]; });
+#pragma unroll
+        for (int i = 0; i < own; ++i) add_where(scores[i][3], sum[i], in_level<kHalf>);
+      }
+      __syncthreads();
+    });
+    Sums16 sum[own] = {};
+    add_products<kWidth, own>(lefts_of(base), keys, r, r, [&](int i) -> Sums16& { return sum[i]; });
+    add_where(scores[0][3], sum[0], [](int t, int i) { return t == i; });
+    add_growth(growth, betas, sum[own - 1], r);
+    __syncthreads();
+
+    // b k and f k in the place of the levels, scale b q in that of q.
+    const auto product = [&](int first) {  // of the decays of 32 tokens
+      float2 all{1, 1};
+#pragma unroll 8
+      for (int t = first; t < first + kChunk / 2; ++t) {
+        all = all * *reinterpret_cast<const float2*>(decays + t * kWidth + d);
+      }
+      return all;
+    };
+    float2 up{1, 1}, down{1, 1};
+    (half == 0 ? down : up) = product(half == 0 ? kChunk / 2 : 0);
+    PreparedElement group[8];
+#pragma unroll 1
+    for (int first = half * (kChunk / 2); first < (half + 1) * (kChunk / 2); first += 8) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) group[j] = load(first, j);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        up = up * group[j].decay;
+        const int place = RowTile<kWidth>::element(first, j, d);
+        if (has_keys) word_at(shared, M::kLevels + place) = pack(group[j].key * up);
+        if (has_queries) {
+          const float2 by{x.scale * up.x, x.scale * up.y};
+          word_at(shared, M::kQueries + place) = pack(group[j].query * by);
+        }
+      }
+    }
+    if (has_keys) {
+      if (half == 1) *reinterpret_cast<float2*>(factors + d) = up;
+#pragma unroll 1
+      for (int first = (half + 1) * (kChunk / 2) - 8; first >= half * (kChunk / 2); first -= 8) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) group[j] = load(first, j);
+#pragma unroll
+        for (int j = 7; j >= 0; --j) {
+          word_at(shared, M::kLevels + M::kTileBytes + RowTile<kWidth>::element(first, j, d)) =
+              pack(group[j].key * down);
+          down = down * group[j].decay;
+        }
+      }
+    }
+    __syncthreads();
+    const auto one = [](int) { return 1.f; };
+    write_panel<kWidth>(panel_of(x.arrays.b), shared + M::kLevels, one);
+    write_panel<kWidth>(panel_of(x.arrays.f), shared + M::kLevels + M::kTileBytes, one);
+    write_panel<kWidth>(panel_of(x.arrays.q), shared + M::kQueries, one);
+  } else {
+    if (thread < kWidth) factors[thread] = exp2_approx(sums[kChunk - 1]);
+    const auto lefts = lefts_of(base);
+#pragma unroll 2
+    for (int k = 0; k < kWidth / 16; ++k) {
+      uint32_t left[own][4], other[4];
+#pragma unroll
+      for (int i = 0; i < own; ++i) lefts(i).left(left[i], r, k);
+#pragma unroll
+      for (int column = 0; column < 4; ++column) {
+        if (column < 3 && column >= r) continue;
+        keys.right(other, column == 3 ? r : column, k);
+#pragma unroll
+        for (int i = 0; i < own; ++i) multiply(scores[i][column], left[i], other);
+      }
+    }
+    add_growth(growth, betas, scores[own - 1][3], r);
+    if constexpr (kPanels) {
+      const auto b = [&](int t) { return exp2_approx(sums[t]); };
+      write_panel<kWidth>(panel_of(x.arrays.b), shared, b);
+      write_panel<kWidth>(panel_of(x.arrays.f), shared,
+                          [&](int t) { return exp2_approx(sums[kChunk - 1] - sums[t]); });
+      write_panel<kWidth>(panel_of(x.arrays.q), shared + M::kQueries,
+                          [&](int t) { return x.scale * b(t); });
+    }
+    __syncthreads();
+  }
+  if (thread < kChunk) {
+    // Panels have decays of features.
+    constexpr bool raw = !kPanels;
+    const float g = kFeatures ? 0 : sums[thread], last = kFeatures ? 0 : sums[kChunk - 1];
+    const float b = raw ? exp2_approx(g) : 1, f = raw ? exp2_approx(last - g) : 1;
+    const bool inside = thread < c.count;
+    factors[F::kF + thread] = inside ? f : 0;
+    factors[F::kQ + thread] = inside ? raw ? x.scale * b : 1 : 0;
+    factors[F::kK + thread] = inside && x.beta ? b : 0;
+    factors[F::kU + thread] = x.beta ? betas[thread] : 1;
+    factors[F::kSums + thread] = g;
+  }
+
+  auto* const lower = reinterpret_cast<float*>(shared + M::kLower);
+  // Scores with decays.
+  const auto finish = [&](Sums16& sum, bool is_a, int column) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int t = 16 * r + row_in(e), i = 16 * column + column_in(n, e);
+        const float decay = kFeatures ? 1 : exp2_approx(sums[t] - sums[i]);
+        const float score = (is_a ? decay : x.scale * decay) * sum[n][e];
+        sum[n][e] = i < t || (i == t && !is_a) ? score : 0;
+      }
+    }
+  };
+#pragma unroll
+  for (int j = 0; j < own; ++j) {
+    const bool is_a = j == own - 1;
+    finish(scores[j][3], is_a, r);
+#pragma unroll
+    for (int column = 0; column < 3; ++column) {
+      if (column < r) finish(scores[j][column], is_a, column);
+    }
+  }
+  if constexpr (kPanels) {
+    Half* const p_of = x.arrays.p + index * (kChunk * kChunk);
+    store<Panel<kChunk>>(p_of, scores[0][3], r, r);
+#pragma unroll
+    for (int column = 0; column < 4; ++column) {
+      if (column < 3 && column < r) store<Panel<kChunk>>(p_of, scores[0][column], r, column);
+      if (column > r) store<Panel<kChunk>>(p_of, {}, r, column);
+    }
+  }
+  const auto& a = scores[own - 1];
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      *reinterpret_cast<float2*>(lower + (16 * r + lane() / 4 + 8 * half) * kLowerRow +
+                                 column_in(n, 0)) = pair_of(a[3][n], half);
+    }
+  }
+#pragma unroll
+  for (int column = 1; column < 4; ++column) {
+    if (column > r) store<Panel<kChunk>>(shared + M::kX, {}, r, column);
+  }
+  __syncwarp();
+  invert_16(lower, betas, shared + M::kX, 16 * r);
+  __syncthreads();
+  Sums16 below[1];
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) below[0][n][e] = r == 1 ? a[0][n][e] : a[2][n][e];
+  }
+  join_blocks<1>(below, betas, shared + M::kX, shared + M::kProducts, r);
+  join_blocks<2>(reinterpret_cast<const Sums16(&)[2]>(a), betas, shared + M::kX,
+                 shared + M::kProducts, r);
+  auto* const x_of = reinterpret_cast<uint4*>(x.arrays.x + index * (kChunk * kChunk));
+#pragma unroll
+  for (int i = 0; i < kChunk * kChunk / 8; i += kCount) {
+    x_of[i + thread] =
+        x.beta ? reinterpret_cast<const uint4*>(shared + M::kX)[i + thread] : uint4{};
+  }
+  if (r == 0) {
+    float most = 0;  // decay of a feature
+    for (int d = lane(); d < x.sizes.depth; d += kWarp) most = fmaxf(most, factors[d]);
+    for (int step = 1; step < kWarp; step *= 2) {
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+    }
+    const float sum = sum_over_lanes(__logf(growth[lane()]) + __logf(growth[lane() + kWarp]));
+    if (thread == 0) x.arrays.growth[index] = __logf(most) + sum;
+  }
 }
 
 }  // namespace
 
 template <int kWidth>
 void prepare(const KernelContext& context, const Call& call) {
-  with_gates(call.sizes, [&]<bool kFeatures>() {
-    launch<prepare_kernel<kWidth, kFeatures>>(context, call.sizes.slots * call.sizes.value_heads,
-                                              kCount, PrepareShared<kWidth, kFeatures>::kBytes,
-                                              call);
-  });
+  const auto run = [&]<bool kFeatures, bool kPanels>() {
+    launch<prepare_kernel<kWidth, kFeatures, kPanels>>(
+        context, call.sizes.slots * call.sizes.value_heads, kCount,
+        PrepareShared<kWidth, kFeatures, kPanels>::kBytes, call);
+  };
+  if (call.sizes.gates > 1) return run.template operator()<true, true>();
+  call.arrays.f ? run.template operator()<false, true>() : run.template operator()<false, false>();
 }
 
 template void prepare<64>(const KernelContext&, const Call&);
