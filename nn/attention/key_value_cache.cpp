@@ -47,7 +47,8 @@ KeyValueCache::KeyValueCache(const KeyValueCache& other)
     : mask_(other.mask_),
       reach_(other.reach_),
       length_(other.length_),
-      summaries_(other.summaries_) {
+      summaries_(other.summaries_),
+      kind_(other.kind_) {
   if (!other.k_.defined()) return;
   k_ = other.k_.clone();
   v_ = other.v_.clone();
@@ -59,7 +60,8 @@ KeyValueCache::KeyValueCache(KeyValueCache&& other) noexcept
       length_(std::exchange(other.length_, 0)),
       k_(std::move(other.k_)),
       v_(std::move(other.v_)),
-      summaries_(std::exchange(other.summaries_, {})) {}
+      summaries_(std::exchange(other.summaries_, {})),
+      kind_(std::exchange(other.kind_, {})) {}
 
 KeyValueCache& KeyValueCache::operator=(KeyValueCache other) noexcept {
   std::swap(mask_, other.mask_);
@@ -68,6 +70,7 @@ KeyValueCache& KeyValueCache::operator=(KeyValueCache other) noexcept {
   std::swap(k_, other.k_);
   std::swap(v_, other.v_);
   std::swap(summaries_, other.summaries_);
+  std::swap(kind_, other.kind_);
   return *this;
 }
 
@@ -122,6 +125,12 @@ void KeyValueCache::clear() {
   length_ = 0;
   k_ = v_ = Tensor();
   summaries_.clear();
+}
+
+void KeyValueCache::check_summaries_of(const std::string& kind) {
+  if (summaries_.empty()) kind_ = kind;
+  if (kind_.empty() || kind_ == kind) return;
+  throw ValueError(kCache, "a cache for '" + kind + "'", "one for '" + kind_ + "'");
 }
 
 int64_t KeyValueCache::bytes() const {

@@ -52,6 +52,9 @@ class SASH_API KeyValueCache {
   /// of a recurrence. [B, ...] each, which nobody writes in place. They follow `reorder`, `clear`
   /// and copies.
   std::vector<Tensor>& summaries() { return summaries_; }
+  /// Names the kind of attention that the next summaries are of. `ValueError` if there are some of
+  /// another kind.
+  void check_summaries_of(const std::string& kind);
   /// Drops all tokens and their memory.
   void clear();
 
@@ -84,6 +87,7 @@ class SASH_API KeyValueCache {
   int64_t length_ = 0;
   Tensor k_, v_;  // [B, H_kv, slots, D], undefined at first
   std::vector<Tensor> summaries_{};
+  std::string kind_{};  // of attention that they are of; empty if it is not known
 };
 
 /// `ValueError` of `op` unless `cache` is for attention under `mask`.

@@ -186,6 +186,7 @@ Tensor MultiheadAttention::forward(const Tensor& x, KeyValueCache& cache) {
   refuse_split("MultiheadAttention", "a key-value cache");
   kind_.check({.mask = cache.mask()});
   if (delta) return (*delta)(x, cache);
+  if (!kind_.is_mask()) cache.check_summaries_of(kind_.to_string());
   const auto [q, k, v] = project(x);
   const int64_t first = cache.length();
   const CachedKeys seen = cache.append(k, v);

@@ -241,8 +241,16 @@ TEST_CASE("GatedDeltaNet: caches of other layers") {
       {"ValueError: attention_kind: expected causal, key_lengths or no mask for 'moba:2,top_k=3', "
        "got 'window:2,0'",
        [&] { moba(x, window); }},
+      {"ValueError: KeyValueCache: expected a cache for 'moba:3,top_k=3', got one for "
+       "'moba:2,top_k=3'",
+       [&] { nn::MobaAttention(8, 2, {.block = 3})(x, blocks); }},
+      {"ValueError: KeyValueCache: expected a cache for "
+       "'nsa:2,top_k=4,window=4,first=1,neighbours=1', "
+       "got one for 'moba:2,top_k=3'",
+       [&] { nn::NativeSparseAttention(8, 2, {.block = 2, .top_k = 4, .window = 4})(x, blocks); }},
   });
   CHECK(window.length() == 0);
+  CHECK(blocks.length() == x.size(1));
 }
 
 TEST_CASE("GatedDeltaNet: wrong calls") {
