@@ -54,7 +54,8 @@ struct Answer {
 
 enum class Kind { kernels, composite };
 
-// In `dtype` and on `device`; those of the problem if there are none.
+// The answer in `dtype` and on `device`. Without them, in the dtype and on the device of the
+// problem.
 inline Answer answer(Kind kind, const Problem& x, std::optional<DType> dtype = {},
                      std::optional<Device> device = {}) {
   std::vector<Tensor> leaves;
