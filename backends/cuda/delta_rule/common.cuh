@@ -28,6 +28,7 @@ static_assert(kChunk == kTile, "a chunk is a tile of tokens");
 struct Place {
   int text, b, first, count;
   int64_t slot;
+  bool is_first, is_last;  ///< of the text
 };
 
 struct Sizes {
@@ -61,8 +62,13 @@ struct Sizes {
   __device__ Place place(int text, int chunk) const {
     const int begin = bounds ? bound(text) : 0, end = bounds ? bound(text + 1) : length;
     const int first = begin + chunk * kChunk;
-    return {text, bounds ? 0 : text, first, min(max(end - first, 0), kChunk),
-            first_slot(text) + chunk};
+    return {text,
+            bounds ? 0 : text,
+            first,
+            min(max(end - first, 0), kChunk),
+            first_slot(text) + chunk,
+            chunk == 0,
+            end - first <= kChunk};
   }
   __device__ Place place_of_slot(int64_t slot) const {
     if (texts == 0) return {};

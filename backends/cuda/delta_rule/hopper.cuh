@@ -7,6 +7,9 @@ namespace sash::cuda::delta {
 
 bool hopper_takes(const KernelContext& context, const Inputs& x);
 
+/// `Arrays::run_log2` of a call with a decay for each head.
+int hopper_run_log2(const KernelContext& context, const Inputs& x);
+
 /// Out and the states after the last chunks, and what the call has memory for of the states and w.
 template <int kWidth>
 void hopper_forward(const KernelContext& context, const Inputs& x, const Call& call, View out,

@@ -15,11 +15,8 @@ __device__ void walk_dstates(const ChainCall& x, const Segment& at, int first,
   begin_chain<kWidth>(s, x, at, shared, to.g_state);
   const bool shares = !x.first_pass;
   const int half = static_cast<int>(threadIdx.x) / kChainCount;
-  unsigned char *const state = shared.state + half * kChainWidth * kWidth * 2, *const of_u =
-                                                                                   shared.u +
-                                                                                   half *
-                                                                                       kChainWidth *
-                                                                                       kChunk * 2;
+  unsigned char* const state = shared.state + half * kChainWidth * kWidth * 2;
+  unsigned char* const of_u = shared.u + half * kChainWidth * kChunk * 2;
   StepPlace<kKeySteps<kFeatures>> place;
   StepPlace<kQuerySteps> place_of_q;
   int parity = 1;
@@ -30,13 +27,13 @@ __device__ void walk_dstates(const ChainCall& x, const Segment& at, int first,
     auto& from_q = shared.queries.stage[place_of_q.stage];
     auto& empty = shared.keys.empty[place.stage];
     auto& empty_q = shared.queries.empty[place_of_q.stage];
+    const Matrix<kChunk> p(from_q.p);
     shared.keys.full[place.stage].wait(place.parity);
     if constexpr (!kMap) shared.queries.full[place_of_q.stage].wait(place_of_q.parity);
     place.advance();
-    place_of_q.advance();
     uint32_t left[kWidth / 4], g[16], decayed[16];
     hopper::pack<Half>(left, s);
-    float du[32], of_scores[32];
+    float du[32];
     if constexpr (!kMap) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) from_q.values(reinterpret_cast<uint32_t(&)[4]>(g[4 * k]), k);
@@ -49,7 +46,7 @@ __device__ void walk_dstates(const ChainCall& x, const Segment& at, int first,
     hopper::fence_operand(s);
     hopper::warpgroup_arrive();
     multiply_by_rows<false>(du, left, from.f());
-    if constexpr (!kMap) multiply_by_columns<false>(of_scores, g, Matrix<kChunk>(from_q.p));
+    if constexpr (!kMap && kFeatures) multiply_by_columns<true>(du, g, p);
     hopper::warpgroup_commit();
     if constexpr (!kMap) multiply_by_columns<true>(s, decayed, from_q.queries());
     hopper::warpgroup_commit();
@@ -60,12 +57,17 @@ __device__ void walk_dstates(const ChainCall& x, const Segment& at, int first,
     }
     hopper::warpgroup_wait<1>();
     hopper::fence_operand(du);
-    if constexpr (!kMap) hopper::fence_operand(of_scores);
     if constexpr (!kFeatures) scale_sums(du, factors + F::kF);
-    if constexpr (!kMap) {
-#pragma unroll
-      for (int i = 0; i < 32; ++i) du[i] += of_scores[i];
+    if constexpr (!kMap && !kFeatures) {
+      shared.p_full[place_of_q.stage].wait(place_of_q.parity);
+      hopper::fence_operand(du);
+      hopper::warpgroup_arrive();
+      multiply_by_columns<true>(du, g, p);
+      hopper::warpgroup_commit();
+      hopper::warpgroup_wait<0>();
+      hopper::fence_operand(du);
     }
+    place_of_q.advance();
     uint32_t words[16];
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
@@ -102,11 +104,41 @@ __device__ void walk_dstates(const ChainCall& x, const Segment& at, int first,
   end_chain<kWidth, kFeatures>(s, x, at, shared, to.dinitial);
 }
 
+/// P of decays of heads, one chunk after the other.
 template <int kWidth>
-inline constexpr int kBackwardThreads = (kHalves<kWidth> + 1) * kChainCount;
+__device__ void form_p(const ChainCall& x, const Segment& at, int first,
+                       ChainShared<kWidth, false, true>& shared) {
+  StepPlace<kKeySteps<false>> place;
+  StepPlace<kQuerySteps> place_of_q;
+#pragma unroll 1
+  for (int step = first; step < at.end; ++step, place.advance(), place_of_q.advance()) {
+    auto& from = shared.queries.stage[place_of_q.stage];
+    const auto queries = from.queries();
+    const auto keys = shared.keys.stage[place.stage].b();
+    shared.keys.full[place.stage].wait(place.parity);
+    shared.queries.full[place_of_q.stage].wait(place_of_q.parity);
+    float sum[32];
+    hopper::warpgroup_arrive();
+#pragma unroll
+    for (int k = 0; k < kWidth / 16; ++k) {
+      hopper::detail::multiply_16<false, false>(kHalf, sum, queries.rows(k), keys.rows(k), k > 0);
+    }
+    hopper::warpgroup_commit();
+    hopper::warpgroup_wait<0>();
+    hopper::fence_operand(sum);
+    uint32_t words[16];
+    scale_scores(words, sum, shared.queries.factors[place_of_q.stage] + Factors<kWidth>::kSums,
+                 x.scale);
+    share_left(from.p, words);
+    shared.p_full[place_of_q.stage].arrive_as_one();
+  }
+}
 
 template <int kWidth, bool kFeatures>
-__global__ void __launch_bounds__(kBackwardThreads<kWidth>, 1)
+inline constexpr int kBackwardThreads = (kHalves<kWidth> + (kFeatures ? 1 : 2)) * kChainCount;
+
+template <int kWidth, bool kFeatures>
+__global__ void __launch_bounds__(kBackwardThreads<kWidth, kFeatures>, 1)
     dstates_kernel(const __grid_constant__ ChainCall x, Results to) {
 #ifdef SASH_HOPPER
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -120,15 +152,20 @@ __global__ void __launch_bounds__(kBackwardThreads<kWidth>, 1)
   if (shared.is_done) return;
   const uint32_t group = hopper::uniform(threadIdx.x / kChainCount);
   if (group < halves) {
-    if constexpr (halves == 2) hopper::warpgroup_reg_alloc<224>();
+    if constexpr (halves == 2) hopper::warpgroup_reg_alloc<kFeatures ? 224 : 192>();
     if (at.is_map) {
       walk_dstates<true>(x, at, first, shared, to);
     } else {
       walk_dstates<false>(x, at, first, shared, to);
     }
+  } else if (!kFeatures && group == halves) {
+    if constexpr (halves == 2) hopper::warpgroup_reg_dealloc<72>();
+    if constexpr (!kFeatures) {
+      if (!at.is_map) form_p<kWidth>(x, at, first, shared);
+    }
   } else {
     if constexpr (halves == 2) hopper::warpgroup_reg_dealloc<56>();
-    const int one = warp() - 4 * halves;
+    const int one = warp() - 4 * (halves + (kFeatures ? 0 : 1));
     if (one == 0) copy_keys(x, at, first, shared);
     if (one == 1 && !at.is_map) copy_queries(x, at, first, shared);
     if (one == 2 && !x.first_pass && hopper::elect_one()) store_steps(x, at, shared);
@@ -146,7 +183,7 @@ void hopper_dstates(const KernelContext& context, const Inputs& x, const Call& c
   chains.rows = to.g;
   with_gates(call.sizes, [&]<bool kFeatures>() {
     launch_chains<kWidth, kFeatures, true, dstates_kernel<kWidth, kFeatures>>(
-        context, x, chains, kBackwardThreads<kWidth>, to);
+        context, x, chains, kBackwardThreads<kWidth, kFeatures>, to);
   });
 }
 

@@ -110,7 +110,7 @@ struct NoValues {};
 
 /// What a step reads, in two parts, of which the second is needed for a shorter time. Keys and
 /// queries are tiles as TMA swizzles them, or, with decays of features, panels of b k, f k and
-/// scale b q. The forward pass forms P of decays of heads.
+/// scale b q. With decays of heads, a group of warps forms P.
 template <int kWidth, bool kFeatures, bool kBackward>
 struct alignas(1024) KeyStep : std::conditional_t<kBackward, NoValues, ValueTile<kWidth>> {
   using Keys = Matrix<kWidth, !kFeatures>;
@@ -164,7 +164,7 @@ struct ChainShared {
   StepRing<QueryStep<kWidth, kFeatures, kBackward>, kQuerySteps> queries;
   alignas(1024) unsigned char state[kWidth * kWidth * 2];  // panels
   unsigned char u[kWidth * kChunk * 2];                    // u' or du'
-  hopper::Barrier state_full, state_free, u_full, u_free;
+  hopper::Barrier state_full, state_free, u_full, u_free, p_full[kQuerySteps];
   int first;      ///< step of the block
   bool is_short;  ///< whether the steps before it are left out
   bool is_done;   ///< whether the block has no work
@@ -173,10 +173,11 @@ struct ChainShared {
   /// `readers` warps or threads read `state`, `readers_of_u` read `u`. All threads call this.
   __device__ void init(const ChainCall& x, const Segment& at, int readers, int readers_of_u) {
     if (threadIdx.x == 0) {
-      // The group that forms P reads keys, too.
+      // The group that forms P reads keys, too. In the backward pass, readers wait for P.
       keys.init(4 * kHalves<kWidth> + (kBackward || kFeatures || x.first_pass ? 0 : 4));
       queries.init(kBackward ? 4 * kHalves<kWidth> : 4);
       for (hopper::Barrier* one : {&state_full, &u_full}) one->init(4 * kHalves<kWidth>);
+      for (hopper::Barrier& one : p_full) one.init(4);
       state_free.init(static_cast<uint32_t>(readers));
       u_free.init(static_cast<uint32_t>(readers_of_u));
       hopper::fence_barrier_init();
@@ -249,17 +250,15 @@ __device__ void copy_queries(const ChainCall& x, const Segment& at, int first,
       [&](auto& to, auto& factors, const auto& copies, const Place& place) {
         if constexpr (!kFeatures) copies.rows(x.q.at(place.b, key_head), to.q);
         if constexpr (kBackward) copies.rows(x.rows.at(place.b, at.head), to.v);
-        constexpr bool has_p = kFeatures || kBackward;
-        constexpr int bytes =
-            (has_p ? sizeof(to.p) : 0) + sizeof(factors) + (kFeatures ? sizeof(to.q) : 0);
+        constexpr int bytes = sizeof(factors) + (kFeatures ? sizeof(to.p) + sizeof(to.q) : 0);
         if (!copies.begin(bytes, (kFeatures ? 0 : 1) + (kBackward ? 1 : 0))) return;
         if constexpr (kBackward) copies.tile(to.v, x.v_map, at.head);
         if constexpr (kFeatures) {
           copies.panel(to.q, x.panels, x.arrays.x, x.arrays.q);
+          copies.panel(to.p, x.panels, x.arrays.x, x.arrays.p);
         } else {
           copies.tile(to.q, x.q_map, key_head);
         }
-        if constexpr (has_p) copies.panel(to.p, x.panels, x.arrays.x, x.arrays.p);
         copies.factors(factors, x.factors);
       });
 }
@@ -271,20 +270,45 @@ __device__ void store_steps(const ChainCall& x, const Segment& at,
                             ChainShared<kWidth, kFeatures, kBackward>& shared) {
 #pragma unroll 1
   for (int step = at.first; step < at.end; ++step) {
-    const int64_t row = x.index(at.place<kBackward>(x.sizes, step), at.head) * kWidth;
-    const auto store = [&](hopper::Barrier& full, hopper::Barrier& free, Half* to,
-                           const auto& panel) {
+    const Place place = at.place<kBackward>(x.sizes, step);
+    const int64_t index = x.index(place, at.head);
+    const auto store = [&](hopper::Barrier& full, hopper::Barrier& free, bool kept, Half* all,
+                           int64_t to, const auto& panel) {
       full.wait((step - at.first) % 2);
-      hopper::bulk_store(to, panel, sizeof(panel));
-      hopper::bulk_commit();
-      hopper::bulk_wait_read();
+      if (kept) {
+        hopper::bulk_store(all + to * static_cast<int>(sizeof(panel) / 2), panel, sizeof(panel));
+        hopper::bulk_commit();
+        hopper::bulk_wait_read();
+      }
       free.arrive();
     };
-    store(shared.state_full, shared.state_free,
-          (kBackward ? x.arrays.dstates : x.arrays.states) + row * kWidth, shared.state);
+    const auto store_state = [&](bool kept, Half* all, int64_t to) {
+      store(shared.state_full, shared.state_free, kept, all, to, shared.state);
+    };
     if constexpr (kBackward) {
-      store(shared.u_full, shared.u_free, x.arrays.du + row * kChunk, shared.u);
+      store_state(true, x.arrays.dstates, index);
+      store(shared.u_full, shared.u_free, true, x.arrays.du, index, shared.u);
+    } else if constexpr (kFeatures) {
+      store_state(true, x.arrays.states, index);
+    } else {
+      store_state(x.keeps(place), x.arrays.states, x.kept_index(place, at.head));
     }
+  }
+}
+
+/// P of a chunk with a decay for each head, as a left operand, from q k'.
+template <int n>
+__device__ void scale_scores(uint32_t (&words)[n], const float (&p)[2 * n], const float* sums,
+                             float scale) {
+  const int row = warp() % 4 * 16 + lane() / 4;
+  const float own[2] = {sums[row], sums[row + 8]};
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    const int t = row + i % 2 * 8, column = column_in(i / 2, 0);
+    const float2 sum = factor_pair(sums, i);
+    const float decays[2] = {exp2_approx(own[i % 2] - sum.x), exp2_approx(own[i % 2] - sum.y)};
+    words[i] = pack({column <= t ? scale * decays[0] * p[2 * i] : 0,
+                     column < t ? scale * decays[1] * p[2 * i + 1] : 0});
   }
 }
 
@@ -378,7 +402,7 @@ template <int kWidth, bool kFeatures, bool kBackward, auto kernel, class... Argu
 void launch_chains(const KernelContext& context, const Inputs& inputs, ChainCall& call, int threads,
                    const Arguments&... arguments) {
   const auto* const panels = reinterpret_cast<const float*>(call.arrays.x);
-  const int64_t bytes = PreparedMemory<kWidth>::panel_bytes(inputs, kFeatures, call.arrays.p);
+  const int64_t bytes = PreparedMemory<kWidth>::panel_bytes(inputs, kFeatures);
   call.panels = tensor_map(panels, bytes / 1024, 256, 8);
   call.factors = tensor_map(call.arrays.e, chunks_of(inputs) * 2, Factors<kWidth>::kCount / 2, 2);
   call.q_map = tensor_map(inputs.q, 64);

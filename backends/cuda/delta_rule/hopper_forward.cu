@@ -5,6 +5,8 @@
 namespace sash::cuda::delta {
 namespace {
 
+constexpr int kMostRunLog2 = 3;
+
 /// S' and w' from chunk to chunk.
 template <int kWidth, bool kFeatures>
 __device__ void walk_states(const ChainCall& x, const Segment& at, int first,
@@ -93,22 +95,6 @@ __device__ void walk_states(const ChainCall& x, const Segment& at, int first,
   end_chain<kWidth, kFeatures>(s, x, at, shared, state);
 }
 
-/// P of a chunk with a decay for each head, as a left operand, from q k'.
-template <int n>
-__device__ void scale_scores(uint32_t (&words)[n], const float (&p)[2 * n], const float* sums,
-                             float scale) {
-  const int row = warp() % 4 * 16 + lane() / 4;
-  const float own[2] = {sums[row], sums[row + 8]};
-#pragma unroll
-  for (int i = 0; i < n; ++i) {
-    const int t = row + i % 2 * 8, column = column_in(i / 2, 0);
-    const float2 sum = factor_pair(sums, i);
-    const float decays[2] = {exp2_approx(own[i % 2] - sum.x), exp2_approx(own[i % 2] - sum.y)};
-    words[i] = pack({column <= t ? scale * decays[0] * p[2 * i] : 0,
-                     column < t ? scale * decays[1] * p[2 * i + 1] : 0});
-  }
-}
-
 /// out = Q S + P u, one chunk after the other.
 template <int kWidth, bool kFeatures>
 __device__ void form_out(const ChainCall& x, const Segment& at,
@@ -155,9 +141,6 @@ __device__ void form_out(const ChainCall& x, const Segment& at,
       hopper::fence_operand(p_sum);
       shared.keys.empty[key_place.stage].arrive_as_one();
       scale_scores(words_of_p, p_sum, factors + F::kSums, x.scale);
-      if (x.arrays.p) {
-        store_left(x.arrays.p + x.index(place, at.head) * (kChunk * kChunk), words_of_p, 0);
-      }
     }
     hopper::warpgroup_wait<0>();
     hopper::fence_operand(sum);
@@ -228,6 +211,17 @@ bool hopper_takes(const KernelContext& context, const Inputs& x) {
   return named_attention_kernels() != AttentionKernels::mma && has_hopper_code(context.device) &&
          fits_tensor_map(x.q) && fits_tensor_map(x.k) && fits_tensor_map(x.v) &&
          shared_memory_limit(context.device) >= static_cast<int>(hopper::kSharedBytes);
+}
+
+int hopper_run_log2(const KernelContext& context, const Inputs& x) {
+  // The longest run with which the multiprocessors are as busy as with single chunks.
+  const auto steps = [&](int log2) {
+    const int64_t runs = ceil_div(x.slots(), int64_t{1} << log2) * x.v.shape[1];
+    return ceil_div(runs, hopper::multiprocessors(context)) << log2;
+  };
+  int log2 = kMostRunLog2;
+  while (log2 > 0 && 20 * steps(log2) > 21 * steps(0)) --log2;
+  return log2;
 }
 
 template <int kWidth>

@@ -1,99 +1,11 @@
-#include "hopper_chain.cuh"
+#include "hopper_gradients.cuh"
 
 /// The gradients of q, k, v, g and beta on Hopper, with a decay for each head: what
 /// `mma_gradients.cu` does, by wgmma and TMA. A block of threads takes one chunk after the other.
-/// One group of warps forms dq, one dk for each 64 features, one dP, dA, dv, dbeta and dg. A warp
-/// copies what they read, ahead of them; three warps form S . dS.
+/// One group of warps forms dq, one dk for each 64 features, one dP, dA, dv, dbeta and states that
+/// are not kept. A warp copies what they read, ahead of them; three warps form S . dS and dg.
 namespace sash::cuda::delta {
 namespace {
-
-struct GradientCall : Call {
-  GradientCall(const Call& call, const Results& results) : Call(call), to(results) {}
-
-  Results to;
-  CUtensorMap before, after, factors, q_map, k_map, g_map;  // `states` and w, `dstates` and du
-};
-
-template <int kWidth>
-struct alignas(1024) GradientRows {
-  static constexpr int kTile = kChunk * kWidth * 2;
-  unsigned char g[kTile], w[kTile], du[kTile];
-  float factors[Factors<kWidth>::kCount];
-};
-
-template <int kWidth>
-struct GradientMemory {
-  static constexpr int kTile = kChunk * kWidth * 2, kSquare = kChunk * kChunk * 2;
-  static constexpr int kGroups = kHalves<kWidth> + 2, kThreads = (kGroups + 1) * kChainCount;
-  GradientRows<kWidth> rows[2];
-  unsigned char state[kWidth * kWidth * 2], dstate[kWidth * kWidth * 2];
-  unsigned char k[kTile], q[kTile], dp[kSquare], da[kSquare];
-  hopper::Barrier rows_full[2], rows_empty[2], states_full, states_empty, keys_full, keys_empty,
-      scores_full, scores_empty, sums_full;
-  float tokens[kGroups - 1][kChunk], dg[kChunk];  ///< parts of dg of each token, and their sums
-  float of_states[2][3], of_keys[4 * kHalves<kWidth>];  ///< parts of dg of all tokens
-
-  __device__ void init() {
-    if (threadIdx.x == 0) {
-      for (int i = 0; i < 2; ++i) rows_full[i].init(kWarp), rows_empty[i].init(4 * kGroups);
-      for (hopper::Barrier* full : {&states_full, &keys_full}) full->init(kWarp);
-      for (hopper::Barrier* one : {&keys_empty, &scores_empty}) one->init(4 * (kGroups - 1));
-      states_empty.init(4 * (kGroups - 1) + 3);
-      sums_full.init((4 * (kGroups - 1) + 3) * kWarp);
-      scores_full.init(4);
-      hopper::fence_barrier_init();
-    }
-    __syncthreads();
-  }
-};
-
-/// Calls f(place, head, index, i) for the chunks of a block of threads, of which it is number i.
-template <class F>
-__device__ void each_chunk(const Sizes& s, const F& f) {
-  const int64_t items = s.slots * s.value_heads;
-  int i = 0;
-#pragma unroll 1
-  for (int64_t index = blockIdx.x; index < items; index += gridDim.x) {
-    const Place place = s.place_of_slot(index / s.value_heads);
-    if (place.count > 0) f(place, static_cast<int>(index % s.value_heads), index, i++);
-  }
-}
-
-template <int kWidth>
-__device__ void copy_chunks(const GradientCall& x, GradientMemory<kWidth>& shared) {
-  using Copies = StageCopies<kWidth>;
-  const Sizes& s = x.sizes;
-  each_chunk(s, [&](const Place& place, int head, int64_t index, int i) {
-    const int key_head = head / (s.value_heads / s.heads);
-    auto& rows = shared.rows[i % 2];
-    shared.rows_empty[i % 2].wait((i / 2 + 1) % 2);
-    const Copies to_rows(s, place, index, shared.rows_full[i % 2]);
-    to_rows.rows(x.to.g.at(place.b, head), rows.g);
-    if (to_rows.begin(2 * Copies::kTile + static_cast<int>(sizeof(rows.factors)), 1)) {
-      to_rows.tile(rows.g, x.g_map, head);
-      to_rows.panel(rows.w, x.before, x.arrays.states, x.arrays.w);
-      to_rows.panel(rows.du, x.after, x.arrays.dstates, x.arrays.du);
-      to_rows.factors(rows.factors, x.factors);
-    }
-    __syncwarp();
-    shared.states_empty.wait((i + 1) % 2);
-    const Copies to_states(s, place, index, shared.states_full);
-    if (to_states.begin(2 * static_cast<int>(sizeof(shared.state)), 0)) {
-      to_states.panel(shared.state, x.before, x.arrays.states, x.arrays.states);
-      to_states.panel(shared.dstate, x.after, x.arrays.dstates, x.arrays.dstates);
-    }
-    __syncwarp();
-    shared.keys_empty.wait((i + 1) % 2);
-    const Copies to_keys(s, place, index, shared.keys_full);
-    to_keys.rows(x.k.at(place.b, key_head), shared.k);
-    to_keys.rows(x.q.at(place.b, key_head), shared.q);
-    if (to_keys.begin(0, 2)) {
-      to_keys.tile(shared.k, x.k_map, key_head);
-      to_keys.tile(shared.q, x.q_map, key_head);
-    }
-    __syncwarp();
-  });
-}
 
 /// Calls f(i, pair) for the elements of a tile at the places of accumulators 2 i and 2 i + 1, whose
 /// row is row lane / 4 + 8 (i % 2) of the warp.
@@ -148,7 +60,7 @@ template <int kWidth>
 __device__ void form_dq(const GradientCall& x, GradientMemory<kWidth>& shared) {
   using F = Factors<kWidth>;
   const int row = warp() % 4 * 16 + lane() / 4;
-  each_chunk(x.sizes, [&](const Place& place, int head, int64_t, int i) {
+  each_chunk(x, [&](const Place& place, int head, int64_t, int i) {
     auto& rows = shared.rows[i % 2];
     const Matrix<kWidth, true> g(rows.g), keys(shared.k);
     const Matrix<kWidth> state(shared.state);
@@ -179,10 +91,11 @@ __device__ void form_dq(const GradientCall& x, GradientMemory<kWidth>& shared) {
       of_token[j % 2] += query.x * sum[2 * j] + query.y * sum[2 * j + 1];
     });
     shared.keys_empty.arrive_as_one();
+    shared.wait_for_sums(i - 1);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       of_token[half] = sum_over_quad(of_token[half]);
-      if (lane() % 4 == 0) shared.tokens[0][row + 8 * half] = of_token[half];
+      if (lane() % 4 == 0) shared.tokens[i % 2][0][row + 8 * half] = of_token[half];
     }
     shared.sums_full.arrive();
     hopper::barrier_sync(1, kChainCount);  // all warps have read g_out
@@ -199,7 +112,7 @@ __device__ void form_dk(const GradientCall& x, GradientMemory<kWidth>& shared, i
   using F = Factors<kWidth>;
   const int row = warp() % 4 * 16 + lane() / 4;
   const int panel = half_of_d * 8 * 128, slab = half_of_d * kChunk * 128;
-  each_chunk(x.sizes, [&](const Place& place, int head, int64_t, int i) {
+  each_chunk(x, [&](const Place& place, int head, int64_t, int i) {
     auto& rows = shared.rows[i % 2];
     const Matrix<kChunk> w(rows.w), du(rows.du), dp(shared.dp), da(shared.da);
     const Matrix<kWidth> state(shared.state + panel), dstate(shared.dstate + panel);
@@ -241,7 +154,8 @@ __device__ void form_dk(const GradientCall& x, GradientMemory<kWidth>& shared, i
     multiply_matrices<true, kChunk, true>(begins, da, keys);
     hopper::warpgroup_commit();
     total = sum_over_lanes(total);
-    if (lane() == 0) shared.of_keys[4 * half_of_d + warp() % 4] = total;
+    shared.wait_for_sums(i - 1);
+    if (lane() == 0) shared.of_keys[i % 2][4 * half_of_d + warp() % 4] = total;
     hopper::warpgroup_wait<0>();
     hopper::fence_operand(ends);
     hopper::fence_operand(begins);
@@ -254,28 +168,70 @@ __device__ void form_dk(const GradientCall& x, GradientMemory<kWidth>& shared, i
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       of_token[half] = sum_over_quad(of_token[half]);
-      if (lane() % 4 == 0) shared.tokens[1 + half_of_d][row + 8 * half] = of_token[half];
+      if (lane() % 4 == 0) shared.tokens[i % 2][1 + half_of_d][row + 8 * half] = of_token[half];
     }
     shared.sums_full.arrive();
 #pragma unroll
     for (int j = 0; j < 32; ++j) ends[j] += begins[j];
-    hopper::barrier_sync(2, kHalves<kWidth> * kChainCount);  // all warps have read w
+    hopper::barrier_sync(2, (kHalves<kWidth> + 1) * kChainCount);  // all warps have read w
     store_gradients<64>(x, place, head, true, half_of_d * 64, ends, rows.w + slab);
     hopper::fence_proxy_async();
     shared.rows_empty[i % 2].arrive_as_one();
   });
 }
 
-/// dP, dA, dv = beta du, dbeta = du . w, and dg.
+/// The state before the next chunk, e S + (f k)' u.
+template <int kWidth>
+__device__ void form_next_state(GradientMemory<kWidth>& shared, const GradientRows<kWidth>& rows) {
+  using F = Factors<kWidth>;
+  using S = Panel<kWidth>;
+  const int r = warp() % 4;
+  const float decay = rows.factors[0];
+  const Panel<kChunk> w(shared_address(rows.w));
+#pragma unroll 1
+  for (int half = 0; half < kHalves<kWidth>; ++half) {
+    uint32_t u[16];  // f u'
+#pragma unroll
+    for (int k = 0; k < 4; ++k) w.left(reinterpret_cast<uint32_t(&)[4]>(u[4 * k]), 4 * half + r, k);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      u[i] = pack(factor_pair(rows.factors + F::kF, i) * factor_pair(rows.factors + F::kU, i) *
+                  unpack(u[i]));
+    }
+#pragma unroll 1
+    for (int slab = 0; slab < kHalves<kWidth>; ++slab) {
+      unsigned char* const state = shared.state + S::matrix(8 * half, 8 * slab);
+      float sum[32];
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        const float2 pair = decay * unpack(word_at(state, S::word(2 * r + i % 2, i / 2)));
+        sum[2 * i] = pair.x, sum[2 * i + 1] = pair.y;
+      }
+      hopper::fence_operand(sum);
+      hopper::warpgroup_arrive();
+      multiply_by_columns<true>(sum, u, Matrix<kWidth, true>(shared.k + slab * kChunk * 128));
+      hopper::warpgroup_commit();
+      hopper::warpgroup_wait<0>();
+      hopper::fence_operand(sum);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        word_at(state, S::word(2 * r + i % 2, i / 2)) = pack({sum[2 * i], sum[2 * i + 1]});
+      }
+    }
+  }
+  hopper::fence_proxy_async();
+}
+
+/// dP, dA, dv = beta du, dbeta = du . w, and states that are not kept.
 template <int kWidth>
 __device__ void form_scores(const GradientCall& x, GradientMemory<kWidth>& shared) {
   using F = Factors<kWidth>;
-  using M = GradientMemory<kWidth>;
   const Sizes& s = x.sizes;
   const int r = warp() % 4, row = r * 16 + lane() / 4;
   const float minus = x.beta ? -1 : 0;  // without beta, w does not depend on keys
-  each_chunk(s, [&](const Place& place, int head, int64_t, int i) {
-    const auto& rows = shared.rows[i % 2];
+  shared.states_full.arrive_as_one();   // of the first chunk
+  each_chunk(x, [&](const Place& place, int head, int64_t, int i) {
+    auto& rows = shared.rows[i % 2];
     const Matrix<kWidth, true> g(rows.g);
     const Matrix<kChunk> w(rows.w), du(rows.du);
     const int64_t token = (int64_t{place.b} * s.value_heads + head) * s.length + place.first;
@@ -322,12 +278,20 @@ __device__ void form_scores(const GradientCall& x, GradientMemory<kWidth>& share
     share_left(shared.dp, of_p);
     share_left(shared.da, of_a);
     shared.scores_full.arrive_as_one();
+    shared.states_full.wait(i % 2);
+    shared.keys_full.wait(i % 2);
+    shared.states_empty.wait(i % 2);
+    if (!place.is_last && !x.is_first_of_run(place.slot + 1)) form_next_state(shared, rows);
+    hopper::barrier_arrive(2, (kHalves<kWidth> + 1) * kChainCount);
+    shared.states_full.arrive_as_one();  // of the next chunk
+    shared.keys_empty.arrive_as_one();
     const bool has_dbeta = x.to.dbeta && own / 4 / 2 == own % 4;  // of the diagonal
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int t = row + 8 * half;
       if (has_dbeta && t < place.count) x.to.dbeta[token + t] = dbeta[half];
     }
+    float dv[kWidth / 2];
     const Panel<kChunk> du_panel(shared_address(rows.du));
 #pragma unroll
     for (int m = 0; m < kWidth / 16; ++m) {
@@ -335,34 +299,22 @@ __device__ void form_scores(const GradientCall& x, GradientMemory<kWidth>& share
       du_panel.left_down(words, m, r);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int t = row + e % 2 * 8, column = 16 * m + e / 2 * 8 + own % 4 * 2;
-        if (t >= place.count || column >= s.width) continue;
-        word_at(x.to.dv + (token + t) * s.width + column, 0) =
-            pack(betas[e % 2] * unpack(words[e]));
+        const float2 pair = betas[e % 2] * unpack(words[e]);
+        dv[8 * m + 2 * e] = pair.x, dv[8 * m + 2 * e + 1] = pair.y;
       }
     }
-    __syncwarp();
+    hopper::barrier_sync(3, kChainCount);  // all warps have read du
+    write_rows<kWidth>(dv, rows.du, x.to.dv + token * s.width, s.width, place.count, s.width);
+    hopper::fence_proxy_async();
     shared.rows_empty[i % 2].arrive_as_one();
-    shared.sums_full.wait(i % 2);
-    if (r > 0 || !x.to.dg) return;
-    float last = 0;
-    for (int part = 0; part < 3; ++part) last += shared.of_states[i % 2][part];
-    for (int part = 0; part < 4 * kHalves<kWidth>; ++part) last += shared.of_keys[part];
-    for (int t = lane(); t < kChunk; t += kWarp) {
-      float sum = 0;
-      for (int part = 0; part < M::kGroups - 1; ++part) sum += shared.tokens[part][t];
-      shared.dg[t] = sum;
-    }
-    __syncwarp();
-    running_sums(shared.dg, true);
-    for (int t = lane(); t < place.count; t += kWarp) x.to.dg[token + t] = shared.dg[t] + last;
   });
 }
 
-/// The part of dg that all tokens have: b[last] S . dS. One of three warps.
+/// The part of dg that all tokens have, b[last] S . dS. One of three warps; the first one adds all
+/// parts of dg.
 template <int kWidth>
 __device__ void dot_states(const GradientCall& x, GradientMemory<kWidth>& shared, int part) {
-  each_chunk(x.sizes, [&](const Place&, int, int64_t index, int i) {
+  each_chunk(x, [&](const Place& place, int head, int64_t index, int i) {
     const float decay = x.arrays.e[index * Factors<kWidth>::kCount];
     shared.states_full.wait(i % 2);
     float sum = 0;
@@ -380,9 +332,25 @@ __device__ void dot_states(const GradientCall& x, GradientMemory<kWidth>& shared
     }
     shared.states_empty.arrive_as_one();
     sum = sum_over_lanes(sum) * decay;
-    if (i > 0) shared.sums_full.wait((i - 1) % 2);
+    shared.wait_for_sums(i - 1);
     if (lane() == 0) shared.of_states[i % 2][part] = sum;
     shared.sums_full.arrive();
+    if (part > 0 || !x.to.dg) return;
+    shared.sums_full.wait(i % 2);
+    float last = 0;
+    for (const float of_state : shared.of_states[i % 2]) last += of_state;
+    for (const float of_key : shared.of_keys[i % 2]) last += of_key;
+    for (int t = lane(); t < kChunk; t += kWarp) {
+      float sum_of_token = 0;
+      for (const auto& tokens : shared.tokens[i % 2]) sum_of_token += tokens[t];
+      shared.dg[t] = sum_of_token;
+    }
+    __syncwarp();
+    running_sums(shared.dg, true);
+    float* const dg =
+        x.to.dg + (int64_t{place.b} * x.sizes.value_heads + head) * x.sizes.length + place.first;
+    for (int t = lane(); t < place.count; t += kWarp) dg[t] = shared.dg[t] + last;
+    __syncwarp();
   });
 }
 
@@ -402,13 +370,9 @@ __global__ void __launch_bounds__(GradientMemory<kWidth>::kThreads, 1)
     return dot_states(x, shared, warp() - 4 * groups - 1);
   }
   if constexpr (groups == 4) hopper::warpgroup_reg_alloc<112>();
-  if (group == 0) {
-    form_dq(x, shared);
-  } else if (group < groups - 1) {
-    form_dk(x, shared, group - 1);
-  } else {
-    form_scores(x, shared);
-  }
+  if (group == 0) return form_dq(x, shared);
+  if (group < groups - 1) return form_dk(x, shared, group - 1);
+  form_scores(x, shared);
 #endif
 }
 
@@ -418,12 +382,12 @@ template <int kWidth>
 void hopper_gradients(const KernelContext& context, const Inputs& x, const Call& call, View g_out,
                       const Results& to) {
   GradientCall all(call, to);
-  const int64_t rows = KeptMemory<kWidth>::bytes_of(x) / 1024;
-  const auto panels = [&](const Half* first) {
-    return tensor_map(reinterpret_cast<const float*>(first), rows, 256, 8);
+  const auto panels = [&](const Half* first, int run_log2) {
+    return tensor_map(reinterpret_cast<const float*>(first),
+                      KeptMemory<kWidth>::bytes_of(x, run_log2) / 1024, 256, 8);
   };
-  all.before = panels(call.arrays.states);
-  all.after = panels(call.arrays.dstates);
+  all.before = panels(call.arrays.states, call.arrays.run_log2);
+  all.after = panels(call.arrays.dstates, kAllStates);
   all.factors = tensor_map(call.arrays.e, chunks_of(x) * 2, Factors<kWidth>::kCount / 2, 2);
   all.q_map = tensor_map(x.q, 64);
   all.k_map = tensor_map(x.k, 64);

@@ -180,7 +180,12 @@ class StageCopies {
   template <int bytes>
   __device__ void panel(unsigned char (&to)[bytes], const CUtensorMap& map, const Half* first,
                         const Half* all) const {
-    const int row = static_cast<int>((all - first) / 512) + index_ * (bytes / 1024);
+    panel(to, map, first, all, index_);
+  }
+  template <int bytes>
+  __device__ void panel(unsigned char (&to)[bytes], const CUtensorMap& map, const Half* first,
+                        const Half* all, int64_t index) const {
+    const int row = static_cast<int>((all - first) / 512 + index * (bytes / 1024));
 #pragma unroll
     for (int i = 0; i < bytes / 8192; ++i) hopper::copy_row(to + i * 8192, map, row + 8 * i, full_);
   }

@@ -307,10 +307,11 @@ struct Arrays {
   float* e;         ///< `Factors`, floats
   float* growth;    ///< logarithm of the most by which a chunk enlarges a state: with a decay for
                     ///< each head a bound, otherwise a guess
-  Half* states;     ///< S', panels [kWidth][kWidth]: before chunks
+  Half* states;     ///< S', panels [kWidth][kWidth]: before chunks, see `Call::keeps`
   Half* w;          ///< w', panels [kWidth][64]
   Half* dstates;    ///< gradients of states after chunks, like `states`
   Half* du;         ///< gradients of u, like `w`
+  int run_log2;     ///< of the number of chunks of a run
 };
 
 /// Floats of a chunk in `Arrays::e`: b[last] for each feature. For each token, the factors f,
@@ -326,6 +327,20 @@ struct Call : Operands<Half> {
   Call(const Inputs& x, const Arrays& all) : Operands(x, {}), arrays(all) {}
   __device__ int64_t index(const Place& at, int head) const {
     return at.slot * sizes.value_heads + head;
+  }
+  /// On Hopper, with a decay for each head, the forward pass keeps the state before the first chunk
+  /// of each text and of each run. The kernel of gradients forms the others.
+  __device__ bool keeps(const Place& at) const { return at.is_first || is_first_of_run(at.slot); }
+  __device__ bool is_first_of_run(int64_t slot) const {
+    return (slot & ((1 << arrays.run_log2) - 1)) == 0;
+  }
+  /// The place of such a state in `Arrays::states`.
+  __device__ int64_t kept_index(const Place& at, int head) const {
+    const int64_t row = at.is_first ? runs() + at.text : at.slot >> arrays.run_log2;
+    return row * sizes.value_heads + head;
+  }
+  __device__ int64_t runs() const {
+    return (sizes.slots + (1 << arrays.run_log2) - 1) >> arrays.run_log2;
   }
 
   Arrays arrays;

@@ -62,11 +62,14 @@ __global__ void __launch_bounds__(kChainCount)
 void mma_backward(KernelContext& context, const Inputs& x, const Gradients& grads) {
   with_width(x, [&]<int kWidth>() {
     const bool hopper = hopper_takes(context, x), panels = !hopper || Sizes(x).gates > 1;
-    const KeptMemory<kWidth> kept(context, x, &grads.kept), own(context, x, nullptr);
+    const int run_log2 = panels ? kAllStates : hopper_run_log2(context, x);
+    const KeptMemory<kWidth> kept(context, x, run_log2, &grads.kept);
+    const KeptMemory<kWidth> own(context, x, kAllStates, nullptr);
     const PreparedMemory<kWidth> prepared(context, x, panels, panels ? nullptr : kept.end);
     Arrays arrays = prepared.arrays;
     arrays.states = kept.states;
     arrays.w = kept.w;
+    arrays.run_log2 = run_log2;
     arrays.dstates = own.states;
     arrays.du = own.w;
     const Call call(x, arrays);

@@ -87,8 +87,9 @@ bool mma_takes(const KernelContext& context, const Inputs& x) {
 int64_t mma_kept_bytes(const KernelContext& context, const Inputs& x) {
   int64_t bytes = 0;
   with_width(x, [&]<int kWidth>() {
-    bytes = KeptMemory<kWidth>::bytes_of(x);
-    if (keeps_prepared(context, x)) bytes += PreparedMemory<kWidth>::bytes_of(x, false, true);
+    const bool prepared = keeps_prepared(context, x);
+    bytes = KeptMemory<kWidth>::bytes_of(x, prepared ? hopper_run_log2(context, x) : kAllStates);
+    if (prepared) bytes += PreparedMemory<kWidth>::bytes_of(x, false);
   });
   return bytes;
 }
@@ -97,12 +98,13 @@ void mma_forward(KernelContext& context, const Inputs& x, View out, View state,
                  const TensorView* kept) {
   with_width(x, [&]<int kWidth>() {
     const bool hopper = hopper_takes(context, x), panels = !hopper || Sizes(x).gates > 1;
+    const int run_log2 = panels ? kAllStates : hopper_run_log2(context, x);
     std::optional<KeptMemory<kWidth>> memory;
-    if (kept) memory.emplace(context, x, kept);
+    if (kept) memory.emplace(context, x, run_log2, kept);
     const PreparedMemory<kWidth> prepared(context, x, panels,
                                           kept && !panels ? memory->end : nullptr);
     Arrays arrays = prepared.arrays;
-    if (kept) arrays.states = memory->states, arrays.w = memory->w;
+    if (kept) arrays.states = memory->states, arrays.w = memory->w, arrays.run_log2 = run_log2;
     const Call call(x, arrays);
     prepare<kWidth>(context, call);
     if (hopper) return hopper_forward<kWidth>(context, x, call, out, state);

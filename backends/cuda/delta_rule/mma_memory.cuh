@@ -8,29 +8,31 @@
 namespace sash::cuda::delta {
 
 /// What `prepare` and the forward chains write, in `memory`, or in memory of the call if it is
-/// null. `panels`: also keys and queries with decays. Without them, P is there only in `memory`.
+/// null. `panels`: also P, and keys and queries with decays.
 template <int kWidth>
 class PreparedMemory {
  public:
   PreparedMemory(const KernelContext& context, const Inputs& x, bool panels, Half* memory)
-      : memory_(context, memory ? 0 : bytes_of(x, panels, panels)) {
+      : memory_(context, memory ? 0 : bytes_of(x, panels)) {
     auto* next = memory ? memory : memory_.template ptr<Half>();
     const auto take = [&](int width) {
       return std::exchange(next, next + chunks_of(x) * kChunk * width);
     };
     arrays.x = take(kChunk);
-    if (panels || memory) arrays.p = take(kChunk);
-    if (panels) arrays.b = take(kWidth), arrays.f = take(kWidth), arrays.q = take(kWidth);
+    if (panels) {
+      arrays.p = take(kChunk);
+      arrays.b = take(kWidth), arrays.f = take(kWidth), arrays.q = take(kWidth);
+    }
     arrays.e = reinterpret_cast<float*>(next);
     arrays.growth = arrays.e + chunks_of(x) * Factors<kWidth>::kCount;
   }
 
-  static int64_t bytes_of(const Inputs& x, bool panels, bool scores) {
-    return panel_bytes(x, panels, scores) + chunks_of(x) * (Factors<kWidth>::kCount + 1) * 4;
+  static int64_t bytes_of(const Inputs& x, bool panels) {
+    return panel_bytes(x, panels) + chunks_of(x) * (Factors<kWidth>::kCount + 1) * 4;
   }
   /// Of all before `e`.
-  static int64_t panel_bytes(const Inputs& x, bool panels, bool scores) {
-    return chunks_of(x) * kChunk * 2 * ((scores ? 2 : 1) * kChunk + (panels ? 3 : 0) * kWidth);
+  static int64_t panel_bytes(const Inputs& x, bool panels) {
+    return chunks_of(x) * kChunk * 2 * (panels ? 2 * kChunk + 3 * kWidth : kChunk);
   }
 
   Arrays arrays{};
@@ -39,25 +41,33 @@ class PreparedMemory {
   Workspace memory_;
 };
 
+/// Which states are in memory: all, or those of runs, see `Arrays::run_log2`.
+inline constexpr int kAllStates = -1;
+
 /// States before chunks, and w: in `kept`, or in memory of the call if it is null. On Hopper, with
 /// a decay for each head, what `prepare` writes comes next in `kept`.
 template <int kWidth>
 class KeptMemory {
  public:
-  KeptMemory(const KernelContext& context, const Inputs& x, const TensorView* kept)
-      : memory_(context, kept ? 0 : bytes_of(x)) {
+  KeptMemory(const KernelContext& context, const Inputs& x, int run_log2, const TensorView* kept)
+      : memory_(context, kept ? 0 : bytes_of(x, run_log2)) {
     states = reinterpret_cast<Half*>(kept ? kept->ptr<char>() : memory_.template ptr<char>());
-    w = states + chunks_of(x) * (kWidth * kWidth);
+    w = states + states_of(x, run_log2) * (kWidth * kWidth);
     end = w + chunks_of(x) * (kChunk * kWidth);
   }
 
-  static int64_t bytes_of(const Inputs& x) {
-    return chunks_of(x) * (kWidth * kWidth + kChunk * kWidth) * 2;
+  static int64_t bytes_of(const Inputs& x, int run_log2) {
+    return (states_of(x, run_log2) * kWidth + chunks_of(x) * kChunk) * kWidth * 2;
   }
 
   Half *states, *w, *end;
 
  private:
+  static int64_t states_of(const Inputs& x, int run_log2) {
+    if (run_log2 == kAllStates) return chunks_of(x);
+    return (ceil_div(x.slots(), int64_t{1} << run_log2) + x.text_count()) * x.v.shape[1];
+  }
+
   Workspace memory_;
 };
 

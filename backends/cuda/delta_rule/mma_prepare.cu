@@ -15,17 +15,16 @@ constexpr int kLowerRow = 20;  // floats of a row of A
 template <int kWidth, bool kFeatures, bool kPanels>
 struct PrepareShared {
   static constexpr int kTileBytes = RowTile<kWidth>::kBytes, kQueries = kTileBytes;
-  static constexpr int kLevels = 2 * kTileBytes;  // keys, then queries, with decays of a level
-  // Blocks of A on the diagonal, float; with decays of heads in the place of the queries.
-  static constexpr int kLower = kFeatures ? kLevels + 2 * kTileBytes : kQueries;
+  static constexpr int kLevels = kQueries + kTileBytes;  // two tiles with decays of a level
+  // Blocks of A on the diagonal, float; with decays of heads in the place of the tiles.
+  static constexpr int kLower = kFeatures ? kLevels + 2 * kTileBytes : 0;
   static constexpr int kX = kLower + kChunk * kLowerRow * 4;  // a panel
   static constexpr int kProducts = kX + kChunk * kChunk * 2;  // T, see below
   static constexpr int kEnd = kProducts + 32 * 32 * 2;
-  // At first, the decays of tokens [64][kWidth], float, are in the place of A to there.
-  static constexpr int kDecaysEnd = kLower + (kFeatures ? kChunk * kWidth * 4
-                                              : kPanels ? kTileBytes
-                                                        : 0);
-  static constexpr int kSums = kEnd > kDecaysEnd ? kEnd : kDecaysEnd;  // G log2(e)
+  // At first, with decays of features, those of tokens [64][kWidth], float, are in the place of A.
+  static constexpr int kTilesEnd =
+      kFeatures ? kLower + kChunk * kWidth * 4 : (kPanels ? 2 : 1) * kTileBytes;
+  static constexpr int kSums = kEnd > kTilesEnd ? kEnd : kTilesEnd;  // G log2(e)
   static constexpr int kBetas = kSums + kChunk * 4, kGrowth = kBetas + kChunk * 4;
   static constexpr int kBytes = kGrowth + kChunk * 4;
 };
@@ -60,18 +59,22 @@ struct PreparedElement {
   float2 decay, key, query;
 };
 
-/// Writes the rows of a tile as a panel, times a factor for each row.
-template <int kWidth, class F>
-__device__ void write_panel(Half* to, const unsigned char* tile, const F& factor) {
+/// Writes the rows of a tile as a panel, times a factor for each row if there is one.
+template <int kWidth, class F = std::nullptr_t>
+__device__ void write_panel(Half* to, const unsigned char* tile, const F& factor = nullptr) {
   using X = Tile<Half, kWidth>;
   constexpr int across = kWidth / 8;
 #pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < kChunk * kWidth / 8; i += kCount) {
-    const int row = i / (8 * across) * 8 + i % 8, chunk = i / 8 % across;
+  for (uint32_t i = threadIdx.x; i < kChunk * kWidth / 8; i += kCount) {
+    const auto row = static_cast<int>(i / (8 * across) * 8 + i % 8);
+    const auto chunk = static_cast<int>(i / 8 % across);
     auto eight = *reinterpret_cast<const uint4*>(tile + X::offset(row, chunk));
-    const float by = factor(row);
-    for (uint32_t* word : {&eight.x, &eight.y, &eight.z, &eight.w})
-      *word = pack(by * unpack(*word));
+    if constexpr (!std::is_null_pointer_v<F>) {
+      const float by = factor(row);
+      for (uint32_t* word : {&eight.x, &eight.y, &eight.z, &eight.w}) {
+        *word = pack(by * unpack(*word));
+      }
+    }
     reinterpret_cast<uint4*>(to)[i] = eight;
   }
 }
@@ -80,13 +83,14 @@ __device__ void write_panel(Half* to, const unsigned char* tile, const F& factor
 /// A. Lanes have a column; two lanes have the same one.
 __device__ void invert_16(const float* lower, const float* betas, unsigned char* to, int first) {
   const int column = lane() % 16;
+  lower += first * kLowerRow, betas += first, to += Panel<kChunk>::element(first, first + column);
   float inverse[16];
 #pragma unroll
   for (int t = 0; t < 16; ++t) {
     float sums[4] = {};
 #pragma unroll
     for (int i = 0; i < t; i += 4) {
-      const auto four = *reinterpret_cast<const float4*>(lower + (first + t) * kLowerRow + i);
+      const auto four = *reinterpret_cast<const float4*>(lower + t * kLowerRow + i);
       const float row[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -94,8 +98,8 @@ __device__ void invert_16(const float* lower, const float* betas, unsigned char*
       }
     }
     const float x = sums[0] + sums[1] + (sums[2] + sums[3]);
-    inverse[t] = (t == column ? 1 : 0) - betas[first + t] * x;
-    half_at(to, Panel<kChunk>::element(first + t, first + column)) = narrow<Half>(x);
+    inverse[t] = (t == column ? 1 : 0) - betas[t] * x;
+    half_at(to, Panel<kChunk>::matrix(t / 8, 0) + t % 8 * 16) = narrow<Half>(x);
   }
 }
 
@@ -203,14 +207,15 @@ __device__ void add_growth(float* growth, const float* betas, const Sums16& a, i
 template <int kWidth, bool kFeatures, bool kPanels>
 __global__ void __launch_bounds__(kCount, kFeatures ? 2
                                           : kPanels ? 4
-                                                    : 6)
+                                                    : 8)
     prepare_kernel(const __grid_constant__ Call x) {
   using M = PrepareShared<kWidth, kFeatures, kPanels>;
   using F = Factors<kWidth>;
   constexpr int own = kPanels ? 2 : 1;  // P and A, or A
   extern __shared__ __align__(128) unsigned char shared[];
   start_next_kernel();
-  const int heads = x.sizes.value_heads, r = warp(), thread = static_cast<int>(threadIdx.x);
+  const int heads = x.sizes.value_heads, thread = static_cast<int>(threadIdx.x);
+  const int r = __shfl_sync(~0u, warp(), 0);  // the compiler knows that lanes agree
   const int block = static_cast<int>(blockIdx.x), head = block % heads;
   const Place at = x.sizes.place_of_slot(block / heads);
   if (at.count == 0) return;
@@ -349,10 +354,9 @@ __global__ void __launch_bounds__(kCount, kFeatures ? 2
       }
     }
     __syncthreads();
-    const auto one = [](int) { return 1.f; };
-    write_panel<kWidth>(panel_of(x.arrays.b), shared + M::kLevels, one);
-    write_panel<kWidth>(panel_of(x.arrays.f), shared + M::kLevels + M::kTileBytes, one);
-    write_panel<kWidth>(panel_of(x.arrays.q), shared + M::kQueries, one);
+    write_panel<kWidth>(panel_of(x.arrays.b), shared + M::kLevels);
+    write_panel<kWidth>(panel_of(x.arrays.f), shared + M::kLevels + M::kTileBytes);
+    write_panel<kWidth>(panel_of(x.arrays.q), shared + M::kQueries);
   } else {
     if (thread < kWidth) factors[thread] = exp2_approx(sums[kChunk - 1]);
     const auto lefts = lefts_of(base);
@@ -457,10 +461,12 @@ __global__ void __launch_bounds__(kCount, kFeatures ? 2
         x.beta ? reinterpret_cast<const uint4*>(shared + M::kX)[i + thread] : uint4{};
   }
   if (r == 0) {
-    float most = 0;  // decay of a feature
-    for (int d = lane(); d < x.sizes.depth; d += kWarp) most = fmaxf(most, factors[d]);
-    for (int step = 1; step < kWarp; step *= 2) {
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+    float most = kFeatures ? 0 : exp2_approx(sums[kChunk - 1]);  // decay of a feature
+    if constexpr (kFeatures) {
+      for (int d = lane(); d < x.sizes.depth; d += kWarp) most = fmaxf(most, factors[d]);
+      for (int step = 1; step < kWarp; step *= 2) {
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+      }
     }
     const float sum = sum_over_lanes(__logf(growth[lane()]) + __logf(growth[lane() + kWarp]));
     if (thread == 0) x.arrays.growth[index] = __logf(most) + sum;
