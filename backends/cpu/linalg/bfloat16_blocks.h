@@ -5,6 +5,7 @@
 
 #include "../shape/convert.h"
 #include "micro_kernel.h"
+#include "tiles.h"
 
 /// The innermost parts of bfloat16 products, of processors with AVX-512 and more.
 ///
@@ -19,9 +20,6 @@ namespace sash::cpu::bfloat16_blocks {
 using Pair = uint32_t;
 inline constexpr int64_t kSide = 16, kTile = kSide * kSide, kBlock = 2 * kSide, kStep = 2 * kTile;
 
-/// c [32, 32] = (add ? c : 0) + A B, of `steps` steps.
-using Multiply = void (*)(const Pair* a, const Pair* b, int64_t steps, bool add, float* c);
-
 /// The shapes of the eight tile registers.
 struct alignas(64) TileShapes {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -34,69 +32,6 @@ struct alignas(64) TileShapes {
   _tile_loadconfig(&kShapes);
 }
 [[gnu::target("amx-tile")]] inline void release_tiles() { _tile_release(); }
-
-[[gnu::target("amx-tile,amx-bf16")]] inline void multiply_amx(const Pair* a, const Pair* b,
-                                                              int64_t steps, bool add, float* c) {
-  constexpr int kLine = 4 * kBlock;  // bytes
-  float* const below = c + kSide * kBlock;
-  if (add) {
-    _tile_loadd(0, c, kLine);
-    _tile_loadd(1, c + kSide, kLine);
-    _tile_loadd(2, below, kLine);
-    _tile_loadd(3, below + kSide, kLine);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  for (; steps > 0; --steps, a += kStep, b += kStep) {
-    // Loads lie between products, which hide them.
-    _tile_loadd(4, a, 64);
-    _tile_loadd(6, b, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, b + kTile, 64);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, a + kTile, 64);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-  }
-  _tile_stored(0, c, kLine);
-  _tile_stored(1, c + kSide, kLine);
-  _tile_stored(2, below, kLine);
-  _tile_stored(3, below + kSide, kLine);
-}
-
-[[gnu::target("avx512bf16")]] inline void multiply_avx512(const Pair* a, const Pair* b,
-                                                          int64_t steps, bool add, float* c) {
-  constexpr int kRows = 8;
-  for (int64_t row = 0; row < kBlock; row += kRows, c += kRows * kBlock) {
-    __m512 sum[kRows][2];
-#pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) {
-      sum[i][0] = add ? _mm512_loadu_ps(c + i * kBlock) : _mm512_setzero_ps();
-      sum[i][1] = add ? _mm512_loadu_ps(c + i * kBlock + kSide) : _mm512_setzero_ps();
-    }
-    const Pair *left = a + row * kSide, *right = b;
-    for (int64_t step = 0; step < steps; ++step, left += kStep, right += kStep) {
-      for (int64_t k = 0; k < kSide; ++k) {
-        const auto first = (__m512bh)_mm512_loadu_si512(right + k * kSide);
-        const auto second = (__m512bh)_mm512_loadu_si512(right + kTile + k * kSide);
-#pragma GCC unroll 8
-        for (int i = 0; i < kRows; ++i) {
-          const auto x = (__m512bh)_mm512_set1_epi32(static_cast<int>(left[i * kSide + k]));
-          sum[i][0] = _mm512_dpbf16_ps(sum[i][0], x, first);
-          sum[i][1] = _mm512_dpbf16_ps(sum[i][1], x, second);
-        }
-      }
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) {
-      _mm512_storeu_ps(c + i * kBlock, sum[i][0]);
-      _mm512_storeu_ps(c + i * kBlock + kSide, sum[i][1]);
-    }
-  }
-}
 
 /// A matrix as lines along the depth: the rows of A, or the columns of B.
 struct Lines {
@@ -159,17 +94,18 @@ inline __m512 floats_of(__m256i bfloat16s) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bfloat16s), 16));
 }
 
-/// Writes the block [32, 32] at row i and column j.
-[[gnu::target("avx512bf16")]] inline void write_block(const Result& to, const float* block,
-                                                      int64_t i, int64_t j) {
-  const auto rows = std::min(to.rows - i, kBlock);
+/// Writes rows [first, past) of the block [32, 32] at row i and column j.
+[[gnu::target("avx512bf16")]] inline void write_rows(const Result& to, const float* block,
+                                                     int64_t i, int64_t j, int64_t first,
+                                                     int64_t past) {
+  past = std::min(to.rows - i, past);
   const __m512 alpha = _mm512_set1_ps(to.alpha), beta = _mm512_set1_ps(to.beta);
   for (int64_t half = 0; half < 2; ++half, j += kSide) {
     const int64_t cols = std::clamp<int64_t>(to.cols - j, 0, kSide);
     const auto mask = static_cast<__mmask16>((1U << cols) - 1);
     __m512 start = _mm512_setzero_ps();
     if (to.bias) start = floats_of(_mm256_maskz_loadu_epi16(mask, to.bias + j));
-    for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t row = first; row < past; ++row) {
       const int64_t at = (i + row) * to.row_stride + j;
       float* const wide = static_cast<float*>(to.data) + at;
       bfloat16* const narrow = static_cast<bfloat16*>(to.data) + at;
@@ -185,6 +121,88 @@ inline __m512 floats_of(__m256i bfloat16s) {
       } else {
         _mm256_mask_storeu_epi16(narrow, mask, (__m256i)_mm512_cvtneps_pbh(value));
       }
+    }
+  }
+}
+
+/// A finished block, or none.
+struct Finished {
+  const Result* to = nullptr;
+  const float* block = nullptr;
+  int64_t i = 0, j = 0;
+
+  [[gnu::target("avx512bf16")]] void write(int64_t first, int64_t past) const {
+    if (to) write_rows(*to, block, i, j, first, past);
+  }
+};
+
+/// c [32, 32] = (add ? c : 0) + A B, of `steps` steps. Writes another block meanwhile.
+using Multiply = void (*)(const Pair* a, const Pair* b, int64_t steps, bool add, float* c,
+                          const Finished& other);
+
+[[gnu::target("amx-tile,amx-bf16,avx512bf16")]] inline void multiply_amx(
+    const Pair* a, const Pair* b, int64_t steps, bool add, float* c, const Finished& other) {
+  constexpr int kLine = 4 * kBlock;  // bytes
+  float* const below = c + kSide * kBlock;
+  if (add) {
+    _tile_loadd(0, c, kLine);
+    _tile_loadd(1, c + kSide, kLine);
+    _tile_loadd(2, below, kLine);
+    _tile_loadd(3, below + kSide, kLine);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  const int64_t rows = pieces(kBlock, steps);
+  for (int64_t row = 0; steps > 0; --steps, a += kStep, b += kStep, row += rows) {
+    // Loads lie between products, which hide them. B does not displace A in the L1 cache.
+    _tile_loadd(4, a, 64);
+    _tile_stream_loadd(6, b, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_stream_loadd(7, b + kTile, 64);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, a + kTile, 64);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+    other.write(row, std::min(row + rows, kBlock));
+  }
+  _tile_stored(0, c, kLine);
+  _tile_stored(1, c + kSide, kLine);
+  _tile_stored(2, below, kLine);
+  _tile_stored(3, below + kSide, kLine);
+}
+
+[[gnu::target("avx512bf16")]] inline void multiply_avx512(const Pair* a, const Pair* b,
+                                                          int64_t steps, bool add, float* c,
+                                                          const Finished& other) {
+  other.write(0, kBlock);
+  constexpr int kRows = 8;
+  for (int64_t row = 0; row < kBlock; row += kRows, c += kRows * kBlock) {
+    __m512 sum[kRows][2];
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      sum[i][0] = add ? _mm512_loadu_ps(c + i * kBlock) : _mm512_setzero_ps();
+      sum[i][1] = add ? _mm512_loadu_ps(c + i * kBlock + kSide) : _mm512_setzero_ps();
+    }
+    const Pair *left = a + row * kSide, *right = b;
+    for (int64_t step = 0; step < steps; ++step, left += kStep, right += kStep) {
+      for (int64_t k = 0; k < kSide; ++k) {
+        const auto first = (__m512bh)_mm512_loadu_si512(right + k * kSide);
+        const auto second = (__m512bh)_mm512_loadu_si512(right + kTile + k * kSide);
+#pragma GCC unroll 8
+        for (int i = 0; i < kRows; ++i) {
+          const auto x = (__m512bh)_mm512_set1_epi32(static_cast<int>(left[i * kSide + k]));
+          sum[i][0] = _mm512_dpbf16_ps(sum[i][0], x, first);
+          sum[i][1] = _mm512_dpbf16_ps(sum[i][1], x, second);
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      _mm512_storeu_ps(c + i * kBlock, sum[i][0]);
+      _mm512_storeu_ps(c + i * kBlock + kSide, sum[i][1]);
     }
   }
 }

@@ -110,19 +110,27 @@ class PackedOperand {
 
 void multiply_packed(const KernelContext& context, Bfloat16Unit unit, const PackedOperand& a,
                      const PackedOperand& b, const Result& result, const Batch& batch) {
-  constexpr Grid::Limits kLimits{
-      .rows = 8, .cols = 8, .row_step = 1, .col_step = 1, .wanted = 16, .least_work = 1 << 7};
+  constexpr int64_t kMostSteps = 16, kMostCols = 512;  // a strip takes 2 KiB a step
   const bool amx = unit == Bfloat16Unit::amx;
   const Multiply multiply = amx ? multiply_amx : multiply_avx512;
   const int64_t items = numel(batch.shape), steps = a.steps();
-  const Grid grid(kLimits, items, a.strips(), b.strips(), steps);
-  // Both operands of a block stay in the L1 cache.
-  const int64_t depth = even_piece(steps, 16, 1), size = kBlock * kBlock;
-  const int64_t kept = depth < steps ? grid.rows * grid.cols : 1;
+  // A strip of A stays in the L1 cache. With AMX, 1 MiB of strips of B stays in the L2 cache, if no
+  // sums have to: then long rows of the result are written.
+  const bool wide = amx && steps <= kMostSteps;
+  const Grid::Limits limits{.rows = 8,
+                            .cols = wide ? kMostCols / steps : 8,
+                            .row_step = 1,
+                            .col_step = 1,
+                            .wanted = 16,
+                            .least_work = 1 << 7};
+  const Grid grid(limits, items, a.strips(), b.strips(), steps);
+  const int64_t depth = even_piece(steps, kMostSteps, 1), size = kBlock * kBlock;
+  const int64_t kept = depth < steps ? grid.rows * grid.cols : 2;
   const int64_t work = grid.rows * grid.cols * steps;
-  parallel_for(items * grid.tiles(), kLimits.least_work / work, [&](int64_t task, int64_t past) {
+  parallel_for(items * grid.tiles(), limits.least_work / work, [&](int64_t task, int64_t past) {
     const TileRegisters registers(amx);
     const Workspace sums(context, kept * size * static_cast<int64_t>(sizeof(float)));
+    Finished finished;
     for (; task < past; ++task) {
       const int64_t item = task / grid.tiles();
       Result to = result;
@@ -135,11 +143,15 @@ void multiply_packed(const KernelContext& context, Bfloat16Unit unit, const Pack
       for (int64_t k = 0; k < steps; k += depth) {
         for (int64_t block = 0; block < rows * cols; ++block) {
           const int64_t i = i0 + block / cols, j = j0 + block % cols;
-          float* const sum = sums.ptr<float>() + (kept > 1 ? block : 0) * size;
-          multiply(a.at(item, i, k), b.at(item, j, k), std::min(depth, steps - k), k > 0, sum);
-          if (k + depth >= steps) write_block(to, sum, i * kBlock, j * kBlock);
+          float* const sum = sums.ptr<float>() + block % kept * size;
+          multiply(a.at(item, i, k), b.at(item, j, k), std::min(depth, steps - k), k > 0, sum,
+                   finished);
+          finished = {};
+          if (k + depth >= steps) finished = {&to, sum, i * kBlock, j * kBlock};
         }
       }
+      finished.write(0, kBlock);
+      finished = {};
     }
   });
 }
