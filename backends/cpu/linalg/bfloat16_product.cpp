@@ -130,7 +130,6 @@ void multiply_packed(const KernelContext& context, Bfloat16Unit unit, const Pack
   parallel_for(items * grid.tiles(), limits.least_work / work, [&](int64_t task, int64_t past) {
     const TileRegisters registers(amx);
     const Workspace sums(context, kept * size * static_cast<int64_t>(sizeof(float)));
-    Finished finished;
     for (; task < past; ++task) {
       const int64_t item = task / grid.tiles();
       Result to = result;
@@ -140,18 +139,18 @@ void multiply_packed(const KernelContext& context, Bfloat16Unit unit, const Pack
       const int64_t j0 = task % grid.col_tiles * grid.cols;
       const int64_t rows = std::min(a.strips() - i0, grid.rows);
       const int64_t cols = std::min(b.strips() - j0, grid.cols);
+      Finished finished;
       for (int64_t k = 0; k < steps; k += depth) {
         for (int64_t block = 0; block < rows * cols; ++block) {
           const int64_t i = i0 + block / cols, j = j0 + block % cols;
           float* const sum = sums.ptr<float>() + block % kept * size;
           multiply(a.at(item, i, k), b.at(item, j, k), std::min(depth, steps - k), k > 0, sum,
                    finished);
-          finished = {};
-          if (k + depth >= steps) finished = {&to, sum, i * kBlock, j * kBlock};
+          const bool is_last = k + depth >= steps;
+          finished = is_last ? Finished{&to, sum, i * kBlock, j * kBlock} : Finished{};
         }
       }
       finished.write(0, kBlock);
-      finished = {};
     }
   });
 }

@@ -42,8 +42,8 @@ struct GradientMemory {
     }
     __syncthreads();
   }
-  /// Waits for all parts of dg of chunk i. By then those of chunk i - 1 are added: their place is
-  /// free.
+  /// Waits for all parts of dg of chunk i. The sum of the parts of chunk i - 1 is formed by then,
+  /// so the memory of these parts is free.
   __device__ void wait_for_sums(int i) {
     if (i >= 0) sums_full.wait(i % 2);
   }

@@ -41,7 +41,7 @@ class PreparedMemory {
   Workspace memory_;
 };
 
-/// Which states are in memory: all, or those of runs, see `Arrays::run_log2`.
+/// In place of `Arrays::run_log2`: the state before each chunk is kept, not of each run alone.
 inline constexpr int kAllStates = -1;
 
 /// States before chunks, and w: in `kept`, or in memory of the call if it is null. On Hopper, with
