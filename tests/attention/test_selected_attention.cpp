@@ -239,6 +239,20 @@ void check_last_block(Device device) {
   }
 }
 
+// More blocks than the list of a block of threads holds.
+void check_many_blocks(Device device) {
+  for (const int64_t depth : {64, 128}) {
+    RandomNumbers random(76);
+    const Sizes s{1, 16, 1, 60, 2300, depth, depth};
+    const Selection x = random_selection(random, s, 2, 40, 1);
+    AttentionProblem problem = random_problem(random, s);
+    round_inputs(problem, DType::bfloat16);
+    problem.sees = [&](const MaskIndex& at) { return x.sees(s, at); };
+    expect_near(run_attention(problem, x.mask(device), DType::bfloat16, device), solve(problem),
+                limit_of(DType::bfloat16));
+  }
+}
+
 struct Long {
   Tensor q, k, v, g;
   Mask mask;
@@ -270,7 +284,7 @@ void check_bits(Device device) {
     for (int repeat = 0; repeat < (short_tests() ? 3 : device.is_cpu() ? 20 : 1000); ++repeat) {
       set_num_threads(1 + repeat % 3);
       const std::vector<Tensor> next = call.run();
-      for (size_t i = 0; i < first.size(); ++i) REQUIRE(all_same(first[i], next[i]));
+      for (size_t i = 0; i < first.size(); ++i) REQUIRE((first[i] == next[i]).all().item<bool>());
     }
     set_num_threads(threads);
   };
@@ -361,6 +375,9 @@ TEST_CASE_TEMPLATE("selected blocks: halves of random shapes", On, Cpu, Cuda) {
 }
 TEST_CASE_TEMPLATE("selected blocks: the last of many", On, Cpu, Cuda) {
   if (!missing(On::device)) check_last_block(On::device);
+}
+TEST_CASE_TEMPLATE("selected blocks: more than a list holds", On, Cpu, Cuda) {
+  if (!missing(On::device)) check_many_blocks(On::device);
 }
 TEST_CASE_TEMPLATE("selected blocks: the same bits every time", On, Cpu, Cuda) {
   if (!missing(On::device)) check_bits(On::device);

@@ -1,16 +1,21 @@
-#include "mma.cuh"
+#include "mma_inverse.cuh"
 
 /// The arrays of all chunks: 128 threads for each chunk of each value head. Each warp has 16 rows
 /// of the products.
 ///
 /// With a decay for each head, P and A are products of rows times exp(G[t] - G[i]), where G is the
-/// running sum of g. |G| is at most 200 x 64, so that differences are exact to 0.002. With a decay
-/// for each feature, P and A are sums over the levels of `each_decay_of_level`.
+/// running sum of g. |G| is at most 200 x 64, so that differences are exact to 0.002.
+///
+/// With a decay for each feature, P and A are the products of scale b q and b k with k / b, if b
+/// stays large enough in the chunk. Otherwise they are sums over the levels of
+/// `each_decay_of_level`, whose decays are at most 1.
 namespace sash::cuda::delta {
 namespace {
 
-constexpr int kCount = 128;    // threads
-constexpr int kLowerRow = 20;  // floats of a row of A
+constexpr int kCount = 128;  // threads
+/// P and A are divided by b where the decays of each half of a chunk multiply to at least exp(-30):
+/// b and 1 / b are far from the ends of a float's range.
+constexpr float kLeastDivisor = 9.36e-14f;
 
 template <int kWidth, bool kFeatures, bool kPanels>
 struct PrepareShared {
@@ -26,7 +31,8 @@ struct PrepareShared {
       kFeatures ? kLower + kChunk * kWidth * 4 : (kPanels ? 2 : 1) * kTileBytes;
   static constexpr int kSums = kEnd > kTilesEnd ? kEnd : kTilesEnd;  // G log2(e)
   static constexpr int kBetas = kSums + kChunk * 4, kGrowth = kBetas + kChunk * 4;
-  static constexpr int kBytes = kGrowth + kChunk * 4;
+  static constexpr int kHalves = kGrowth + kChunk * 4;  // products of a half's decays
+  static constexpr int kBytes = kHalves + (kFeatures ? 2 * kWidth * 4 : 0);
 };
 
 /// Adds to to(i) the products of 16 rows of the tile lefts(i) with 16 keys, i < n.
@@ -77,95 +83,6 @@ __device__ void write_panel(Half* to, const unsigned char* tile, const F& factor
     }
     reinterpret_cast<uint4*>(to)[i] = eight;
   }
-}
-
-/// X = A (I + beta A)^-1 for 16 rows and columns from `first` on, of which `lower` are the rows of
-/// A. Lanes have a column; two lanes have the same one.
-__device__ void invert_16(const float* lower, const float* betas, unsigned char* to, int first) {
-  const int column = lane() % 16;
-  lower += first * kLowerRow, betas += first, to += Panel<kChunk>::element(first, first + column);
-  float inverse[16];
-#pragma unroll
-  for (int t = 0; t < 16; ++t) {
-    float sums[4] = {};
-#pragma unroll
-    for (int i = 0; i < t; i += 4) {
-      const auto four = *reinterpret_cast<const float4*>(lower + t * kLowerRow + i);
-      const float row[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (i + j < t) sums[j] += row[j] * inverse[i + j];
-      }
-    }
-    const float x = sums[0] + sums[1] + (sums[2] + sums[3]);
-    inverse[t] = (t == column ? 1 : 0) - betas[t] * x;
-    half_at(to, Panel<kChunk>::matrix(t / 8, 0) + t % 8 * 16) = narrow<Half>(x);
-  }
-}
-
-/// X below two blocks of 16 kBlocks rows on the diagonal:
-///
-///     X10 = T - X11 beta T,    T = A10 - A10 beta X00
-///
-/// `a` has 16 rows of A10. Warps of the upper blocks do nothing but wait.
-template <int kBlocks, int n>
-__device__ void join_blocks(const Sums16 (&a)[n], const float* betas, unsigned char* x,
-                            unsigned char* products, int r) {
-  static_assert(n == kBlocks);
-  const bool lower = r / kBlocks % 2 == 1;
-  const int base = r / (2 * kBlocks) * (2 * kBlocks);  // the first block of X00
-  const int own = kBlocks == 1 ? r / 2 : r - 2, from = kBlocks == 1 ? own : 0;
-  const Panel<kChunk> panel(shared_address(x));
-  const Panel<32> product(shared_address(products));
-  uint32_t left[4], right[4];
-  const auto subtract = [&](Sums16& from_sum, const Sums16& sum) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) from_sum[i][e] -= sum[i][e];
-    }
-  };
-  Sums16 t[kBlocks] = {};
-  if (lower) {
-    Sums16 sum[kBlocks] = {};
-#pragma unroll
-    for (int k = 0; k < kBlocks; ++k) {
-      left_of(left, a[k]);
-      scale_columns(left, betas + 16 * (base + k));
-#pragma unroll
-      for (int j = 0; j <= k; ++j) {
-        panel.right_down(right, base + k, base + j);
-        multiply(sum[j], left, right);
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kBlocks; ++j) {
-      subtract(sum[j], a[j]);
-      subtract(t[j], sum[j]);
-      store<Panel<32>>(products, t[j], own, j);
-    }
-  }
-  kBlocks == 1 ? __syncwarp() : __syncthreads();
-  if (lower) {
-    Sums16 sum[kBlocks] = {};
-#pragma unroll
-    for (int k = 0; k < kBlocks; ++k) {
-      if (base + kBlocks + k > r) continue;
-      panel.left(left, r, base + kBlocks + k);
-      scale_columns(left, betas + 16 * (base + kBlocks + k));
-#pragma unroll
-      for (int j = 0; j < kBlocks; ++j) {
-        product.right_down(right, from + k, j);
-        multiply(sum[j], left, right);
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kBlocks; ++j) {
-      subtract(t[j], sum[j]);
-      store<Panel<kChunk>>(x, t[j], r, base + j);
-    }
-  }
-  __syncthreads();
 }
 
 /// Reads the decays of a chunk to [64][kWidth], and waits for all copies.
@@ -265,101 +182,7 @@ __global__ void __launch_bounds__(kCount, kFeatures ? 2
   const auto to_column = [&](int column) {
     return [&, column](int i) -> Sums16& { return scores[i][column]; };
   };
-  if constexpr (kFeatures) {
-    // With 64 features, the first half of the threads has keys, the other half has queries.
-    const int d = thread % (kWidth / 2) * 2, half = thread / (kWidth / 2) % 2;
-    const bool has_keys = thread < kWidth, has_queries = thread >= kCount - kWidth;
-    const auto load = [&](int first, int j) {
-      const int place = RowTile<kWidth>::element(first, j, d);
-      const uint32_t query = has_queries ? word_at(shared, M::kQueries + place) : 0;
-      return PreparedElement{*reinterpret_cast<const float2*>(decays + (first + j) * kWidth + d),
-                             unpack(word_at(shared, place)), unpack(query)};
-    };
-    const RowTile<kWidth> level_keys(base + M::kLevels);
-    const auto level_lefts = lefts_of(base + M::kLevels);
-    each_level([&]<int kHalf>() {
-      each_decay_of_level<kHalf>(
-          half, load, [&](int first, int j, bool upper, float2 decay, const PreparedElement& at_t) {
-            const int place = M::kLevels + RowTile<kWidth>::element(first, j, d);
-            if (has_keys) word_at(shared, place) = pack(at_t.key * decay);
-            if (has_queries && upper) {
-              word_at(shared, M::kTileBytes + place) = pack(at_t.query * decay);
-            }
-          });
-      __syncthreads();
-      const auto add = [&](int column, const auto& to) {
-        add_products<kWidth, own>(level_lefts, level_keys, r, column, to);
-      };
-      if constexpr (kHalf == 32) {
-        if (r >= 2) {
-          add(0, to_column(0));
-          add(1, to_column(1));
-        }
-      } else if constexpr (kHalf == 16) {
-        if (r == 1) add(0, to_column(0));
-        if (r == 3) add(2, to_column(2));
-      } else {
-        Sums16 sum[own] = {};
-        add(r, [&](int i) -> Sums16& { return sum[i]; });
-#pragma unroll
-        for (int i = 0; i < own; ++i) add_where(scores[i][3], sum[i], in_level<kHalf>);
-      }
-      __syncthreads();
-    });
-    Sums16 sum[own] = {};
-    add_products<kWidth, own>(lefts_of(base), keys, r, r, [&](int i) -> Sums16& { return sum[i]; });
-    add_where(scores[0][3], sum[0], [](int t, int i) { return t == i; });
-    add_growth(growth, betas, sum[own - 1], r);
-    __syncthreads();
-
-    // b k and f k in the place of the levels, scale b q in that of q.
-    const auto product = [&](int first) {  // of the decays of 32 tokens
-      float2 all{1, 1};
-#pragma unroll 8
-      for (int t = first; t < first + kChunk / 2; ++t) {
-        all = all * *reinterpret_cast<const float2*>(decays + t * kWidth + d);
-      }
-      return all;
-    };
-    float2 up{1, 1}, down{1, 1};
-    (half == 0 ? down : up) = product(half == 0 ? kChunk / 2 : 0);
-    PreparedElement group[8];
-#pragma unroll 1
-    for (int first = half * (kChunk / 2); first < (half + 1) * (kChunk / 2); first += 8) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) group[j] = load(first, j);
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        up = up * group[j].decay;
-        const int place = RowTile<kWidth>::element(first, j, d);
-        if (has_keys) word_at(shared, M::kLevels + place) = pack(group[j].key * up);
-        if (has_queries) {
-          const float2 by{x.scale * up.x, x.scale * up.y};
-          word_at(shared, M::kQueries + place) = pack(group[j].query * by);
-        }
-      }
-    }
-    if (has_keys) {
-      if (half == 1) *reinterpret_cast<float2*>(factors + d) = up;
-#pragma unroll 1
-      for (int first = (half + 1) * (kChunk / 2) - 8; first >= half * (kChunk / 2); first -= 8) {
-#pragma unroll
-        for (int j = 0; j < 8; ++j) group[j] = load(first, j);
-#pragma unroll
-        for (int j = 7; j >= 0; --j) {
-          word_at(shared, M::kLevels + M::kTileBytes + RowTile<kWidth>::element(first, j, d)) =
-              pack(group[j].key * down);
-          down = down * group[j].decay;
-        }
-      }
-    }
-    __syncthreads();
-    write_panel<kWidth>(panel_of(x.arrays.b), shared + M::kLevels);
-    write_panel<kWidth>(panel_of(x.arrays.f), shared + M::kLevels + M::kTileBytes);
-    write_panel<kWidth>(panel_of(x.arrays.q), shared + M::kQueries);
-  } else {
-    if (thread < kWidth) factors[thread] = exp2_approx(sums[kChunk - 1]);
-    const auto lefts = lefts_of(base);
+  const auto multiply_all = [&](const auto& lefts) {
 #pragma unroll 2
     for (int k = 0; k < kWidth / 16; ++k) {
       uint32_t left[own][4], other[4];
@@ -373,6 +196,136 @@ __global__ void __launch_bounds__(kCount, kFeatures ? 2
         for (int i = 0; i < own; ++i) multiply(scores[i][column], left[i], other);
       }
     }
+  };
+  float scale = x.scale;  // of scores that are to be P
+  if constexpr (kFeatures) {
+    // With 64 features, the first half of the threads has keys, the other half has queries.
+    const int d = thread % (kWidth / 2) * 2, half = thread / (kWidth / 2) % 2;
+    const bool has_keys = thread < kWidth, has_queries = thread >= kCount - kWidth;
+    const auto load = [&](int first, int j) {
+      const int place = RowTile<kWidth>::element(first, j, d);
+      const uint32_t query = has_queries ? word_at(shared, M::kQueries + place) : 0;
+      return PreparedElement{*reinterpret_cast<const float2*>(decays + (first + j) * kWidth + d),
+                             unpack(word_at(shared, place)), unpack(query)};
+    };
+    auto* const halves = reinterpret_cast<float2*>(shared + M::kHalves) + d / 2;
+    float2 product{1, 1};  // of the decays of this thread's tokens
+#pragma unroll 8
+    for (int t = half * (kChunk / 2); t < (half + 1) * (kChunk / 2); ++t) {
+      product = product * *reinterpret_cast<const float2*>(decays + t * kWidth + d);
+    }
+    if (has_keys) halves[half * (kWidth / 2)] = product;
+    const bool divides =
+        __syncthreads_and(product.x >= kLeastDivisor && product.y >= kLeastDivisor) != 0;
+    const float2 other = halves[(1 - half) * (kWidth / 2)];
+    float2 up = half == 0 ? float2{1, 1} : other, down = half == 0 ? other : float2{1, 1};
+    PreparedElement group[8];
+    if (divides) {
+      const float2 last = product * other;
+#pragma unroll 1
+      for (int first = half * (kChunk / 2); first < (half + 1) * (kChunk / 2); first += 8) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) group[j] = load(first, j);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          up = up * group[j].decay;
+          const int place = RowTile<kWidth>::element(first, j, d);
+          if (has_keys) {
+            const float2 key = group[j].key;
+            const float2 divided{__fdividef(key.x, up.x), __fdividef(key.y, up.y)};
+            word_at(shared, place) = pack(divided);
+            word_at(shared, M::kLevels + place) = pack(key * up);
+            word_at(shared, M::kLevels + M::kTileBytes + place) = pack(divided * last);
+          }
+          if (has_queries) {
+            word_at(shared, M::kQueries + place) = pack(x.scale * (group[j].query * up));
+          }
+        }
+      }
+      if (has_keys && half == 1) *reinterpret_cast<float2*>(factors + d) = last;
+      __syncthreads();
+      multiply_all([=](int i) {
+        return RowTile<kWidth>(base + static_cast<uint32_t>(i == 0 ? M::kQueries : M::kLevels));
+      });
+      add_growth(growth, betas, scores[own - 1][3], r);
+      scale = 1;
+    } else {
+      const RowTile<kWidth> level_keys(base + M::kLevels);
+      const auto level_lefts = lefts_of(base + M::kLevels);
+      each_level([&]<int kHalf>() {
+        each_decay_of_level<kHalf>(
+            half, load,
+            [&](int first, int j, bool upper, float2 decay, const PreparedElement& at_t) {
+              const int place = M::kLevels + RowTile<kWidth>::element(first, j, d);
+              if (has_keys) word_at(shared, place) = pack(at_t.key * decay);
+              if (has_queries && upper) {
+                word_at(shared, M::kTileBytes + place) = pack(at_t.query * decay);
+              }
+            });
+        __syncthreads();
+        const auto add = [&](int column, const auto& to) {
+          add_products<kWidth, own>(level_lefts, level_keys, r, column, to);
+        };
+        if constexpr (kHalf == 32) {
+          if (r >= 2) {
+            add(0, to_column(0));
+            add(1, to_column(1));
+          }
+        } else if constexpr (kHalf == 16) {
+          if (r == 1) add(0, to_column(0));
+          if (r == 3) add(2, to_column(2));
+        } else {
+          Sums16 sum[own] = {};
+          add(r, [&](int i) -> Sums16& { return sum[i]; });
+#pragma unroll
+          for (int i = 0; i < own; ++i) add_where(scores[i][3], sum[i], in_level<kHalf>);
+        }
+        __syncthreads();
+      });
+      Sums16 sum[own] = {};
+      add_products<kWidth, own>(lefts_of(base), keys, r, r,
+                                [&](int i) -> Sums16& { return sum[i]; });
+      add_where(scores[0][3], sum[0], [](int t, int i) { return t == i; });
+      add_growth(growth, betas, sum[own - 1], r);
+      __syncthreads();
+
+      // b k and f k in the place of the levels, scale b q in that of q.
+#pragma unroll 1
+      for (int first = half * (kChunk / 2); first < (half + 1) * (kChunk / 2); first += 8) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) group[j] = load(first, j);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          up = up * group[j].decay;
+          const int place = RowTile<kWidth>::element(first, j, d);
+          if (has_keys) word_at(shared, M::kLevels + place) = pack(group[j].key * up);
+          if (has_queries) {
+            word_at(shared, M::kQueries + place) = pack(x.scale * (group[j].query * up));
+          }
+        }
+      }
+      if (has_keys) {
+        if (half == 1) *reinterpret_cast<float2*>(factors + d) = up;
+#pragma unroll 1
+        for (int first = (half + 1) * (kChunk / 2) - 8; first >= half * (kChunk / 2); first -= 8) {
+#pragma unroll
+          for (int j = 0; j < 8; ++j) group[j] = load(first, j);
+#pragma unroll
+          for (int j = 7; j >= 0; --j) {
+            word_at(shared, M::kLevels + M::kTileBytes + RowTile<kWidth>::element(first, j, d)) =
+                pack(group[j].key * down);
+            down = down * group[j].decay;
+          }
+        }
+      }
+      __syncthreads();
+    }
+    write_panel<kWidth>(panel_of(x.arrays.b), shared + M::kLevels);
+    write_panel<kWidth>(panel_of(x.arrays.f), shared + M::kLevels + M::kTileBytes);
+    write_panel<kWidth>(panel_of(x.arrays.q), shared + M::kQueries);
+  } else {
+    if (thread < kWidth) factors[thread] = exp2_approx(sums[kChunk - 1]);
+    multiply_all(lefts_of(base));
     add_growth(growth, betas, scores[own - 1][3], r);
     if constexpr (kPanels) {
       const auto b = [&](int t) { return exp2_approx(sums[t]); };
@@ -406,7 +359,7 @@ __global__ void __launch_bounds__(kCount, kFeatures ? 2
       for (int e = 0; e < 4; ++e) {
         const int t = 16 * r + row_in(e), i = 16 * column + column_in(n, e);
         const float decay = kFeatures ? 1 : exp2_approx(sums[t] - sums[i]);
-        const float score = (is_a ? decay : x.scale * decay) * sum[n][e];
+        const float score = (is_a ? decay : scale * decay) * sum[n][e];
         sum[n][e] = i < t || (i == t && !is_a) ? score : 0;
       }
     }

@@ -45,6 +45,12 @@ class Barrier {
     arrive(threadIdx.x % 32 == 31);
   }
 
+  /// `count` arrivals at once.
+  __device__ void arrive_many(uint32_t count) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(count)
+                 : "memory");
+  }
+
   /// Arrives, and adds `bytes` of copies to the phase.
   __device__ void arrive_and_expect_tx(uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()),
@@ -78,6 +84,21 @@ class Barrier {
 
   uint64_t state_;
 };
+
+/// Adds 1 to a count in shared memory. A thread that reads the new count by `read_count` sees the
+/// earlier memory operations of the thread that added.
+__device__ inline void add_one(unsigned& count) {
+  asm volatile("red.release.cta.shared::cta.add.u32 [%0], 1;" ::"r"(shared_address(&count))
+               : "memory");
+}
+__device__ inline unsigned read_count(const unsigned& count) {
+  unsigned x;
+  asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];"
+               : "=r"(x)
+               : "r"(shared_address(&count))
+               : "memory");
+  return x;
+}
 
 /// Named barriers of `threads` threads: `barrier_sync` waits for all threads, `barrier_arrive` only
 /// arrives. Unlike a barrier in shared memory, a named barrier is not read by loads, which take

@@ -7,9 +7,10 @@
 /// The order of work of the forward kernel.
 ///
 /// A block of threads owns `kItems` *items* of 16 rows of q, which share a row of the index. It
-/// visits, in ascending order, the blocks of keys that any of its items selects. A producer warp
-/// copies 64 keys at a time. A consumer warp multiplies each of its items that selected the block:
-/// a block of keys travels once for all items, and warps run apart by the depth of the ring.
+/// visits each block of keys that any of its items selects once. A producer warp copies 64 keys at
+/// a time to a ring, and the consumer warps that have an item which selected the block multiply
+/// them. Blocks are listed in turn for each warp, so that all warps have work although the ring is
+/// short.
 namespace sash::cuda::selected {
 
 using hopper::Barrier;
@@ -17,21 +18,24 @@ using hopper::Tile;
 
 inline constexpr int kConsumers = 12;                   // warps
 inline constexpr int kThreads = 32 * (kConsumers + 4);  // and a group of warps with the producer
-inline constexpr int kWindow = 64 * kConsumers;         // blocks in the list at a time
-inline constexpr int kLists = 1, kListed = 2;           // named barriers
-inline constexpr int kKeys = 64;                        // of a step
+inline constexpr int kChunks = 32;  // of 32 blocks, in the list at a time: a lane scans each
+inline constexpr int kWindow = 32 * kChunks;
+inline constexpr int kLists = 1, kListed = 2;  // named barriers
+inline constexpr int kKeys = 64;               // of a step
+inline constexpr int kCrowd = 9;               // a block that so many warps need is listed first
 
-/// How many items a warp has, and how many steps the ring holds.
+/// How many items a warp has, and how many steps the ring holds. Item i is number i / kConsumers of
+/// warp i % kConsumers.
 template <int depth>
 struct QueryShape {
   static constexpr int kPerWarp = 128 / depth;
   static constexpr int kItems = kConsumers * kPerWarp;
-  static constexpr int kRowBytes = kItems * 16 * depth * 2;
-  static constexpr int kStages = (205 * 1024 - kRowBytes) / (2 * kKeys * depth * 2);
+  static constexpr int kRows = 16 * kItems;
+  static constexpr int kStages = (212 * 1024 - kRows * depth * 2) / (2 * kKeys * depth * 2);
 };
 
 struct Item {
-  int row, part;         ///< of the index; which 16 rows of its group; row -1: none
+  int row;               ///< of the index; -1: none
   KeyRange any, common;  ///< keys that one of its rows may see, and that all may
 };
 
@@ -41,18 +45,22 @@ struct QueryMemory {
   using Keys = Tile<T, depth, kKeys>;
 
   Keys k[Shape::kStages], v[Shape::kStages];
-  Tile<T, depth, 16 * Shape::kItems> rows;
-  KeyRange range[16 * Shape::kItems];
+  Tile<T, depth, Shape::kRows> rows;
+  KeyRange range[Shape::kRows];
+  int2 place[Shape::kRows];  ///< query and head; query -1: none
   Item item[Shape::kItems];
-  uint32_t selected_by[kWindow];  ///< a bit for each item
-  int2 list[kWindow];             ///< a block, and the items that selected it
-  int counts[kConsumers], listed;
+  uint32_t selected_by[kWindow];        ///< a bit for each item
+  uint16_t list[kWindow];               ///< numbers of blocks in the window
+  int before[kConsumers + 1][kChunks];  ///< blocks of an owner in earlier chunks
+  int counts[kConsumers + 1], listed;   ///< of an owner, and of all
+  unsigned started;                     ///< steps whose copies have been started
   hopper::Ring<Keys, Shape::kStages, 2> ring;
 };
 
-/// Keys [first, past).
+/// Keys [first, past), and whether all rows of the item see kKeys keys.
 struct Step {
   int first, past;
+  bool whole;
 };
 
 /// The tile of a block of threads.
@@ -76,83 +84,111 @@ class QueryTile {
            (tiles_per_unit - 1 - index % tiles_per_unit) * Shape::kItems};
   }
 
+  __device__ Memory& memory() { return memory_; }
   __device__ const QueryTileAt& at() const { return at_; }
-  __device__ int key_head() const { return at_.unit / dims_.units_of_key_head(); }
 
+  /// Item `slot` of this warp.
+  static __device__ int item(int slot) { return slot * kConsumers + warp(); }
   /// Query and head of row `row` of item `item`; query -1 if there is none.
-  __device__ int2 place(int item, int row) const {
-    const Item& x = memory_.item[item];
-    return x.row < 0 ? int2{-1, 0} : dims_.place(at_.unit, x.row, 16 * x.part + row);
-  }
+  __device__ int2 place(int item, int row) const { return memory_.place[16 * item + row]; }
 
-  /// All threads: sets items, ranges and barriers, and copies the rows of q.
-  __device__ void start(const Rows<const T>& q) {
-    const int parts = dims_.parts;
-    const auto thread = static_cast<int>(threadIdx.x);
-    if (thread == 0) {
+  /// All threads: sets items, places, ranges and barriers.
+  __device__ void start() {
+    const auto i = static_cast<int>(threadIdx.x);
+    if (i == 0) {
+      memory_.started = 0;
       memory_.ring.init(kConsumers);
       hopper::fence_barrier_init();
     }
-    if (thread < Shape::kItems) {
-      const int number = at_.first_item + thread;
+    if (i < Shape::kRows) {  // whole warps
+      const int number = at_.first_item + i / 16;
       const bool inside = number < dims_.items();
-      memory_.item[thread] = {inside ? number / parts : -1, number % parts, {}, {}};
+      const int row = number / dims_.parts, part = number % dims_.parts;
+      const int2 at = inside ? dims_.place(at_.unit, row, 16 * part + i % 16) : int2{-1, 0};
+      const KeyRange own = at.x < 0 ? KeyRange{dims_.keys, 0} : dims_.range(at_.b, at.y, at.x);
+      memory_.place[i] = at;
+      memory_.range[i] = own;
+      KeyRange any = own.first < own.past ? own : KeyRange{dims_.keys, 0};
+      KeyRange common = at.x < 0 ? KeyRange{0, dims_.keys} : own;
+#pragma unroll
+      for (int step = 8; step > 0; step /= 2) {
+        any = {min(any.first, __shfl_xor_sync(~0u, any.first, step)),
+               max(any.past, __shfl_xor_sync(~0u, any.past, step))};
+        common = {max(common.first, __shfl_xor_sync(~0u, common.first, step)),
+                  min(common.past, __shfl_xor_sync(~0u, common.past, step))};
+      }
+      if (i % 16 == 0) memory_.item[i / 16] = {inside ? row : -1, any, common};
     }
     __syncthreads();
-    for (int i = thread; i < 16 * Shape::kItems; i += kThreads) {
-      const int2 at = place(i / 16, i % 16);
-      memory_.range[i] = at.x < 0 ? KeyRange{dims_.keys, 0} : dims_.range(at_.b, at.y, at.x);
-    }
-    load_rows(q);
-    __syncthreads();
-    if (thread >= Shape::kItems) return;
-    KeyRange any{dims_.keys, 0}, common{0, dims_.keys};
-    for (int i = 0; i < 16; ++i) {
-      if (place(thread, i).x < 0) continue;
-      const KeyRange own = memory_.range[16 * thread + i];
-      if (own.first < own.past) any = {min(any.first, own.first), max(any.past, own.past)};
-      common = {max(common.first, own.first), min(common.past, own.past)};
-    }
-    memory_.item[thread].any = any;
-    memory_.item[thread].common = common;
   }
 
-  /// Multiplies: the producer's warp copies keys, and each consumer calls f(slot, k, v, step) for
-  /// each of its items that selected a block. `slot` is the number of the item in the warp, which
-  /// the compiler knows. Returns whether the thread is a consumer.
-  template <class F>
-  __device__ bool run(const CUtensorMap& k, const CUtensorMap& v, F&& f) {
-    __syncthreads();  // items are there
+  /// The producer's group: one thread copies the keys of all listed blocks.
+  __device__ void produce(const CUtensorMap& k, const CUtensorMap& v) {
+    if (warp() > kConsumers) return;
     State state;
-    if (warp() >= kConsumers) {
-      hopper::warpgroup_reg_dealloc<24>();
-      if (warp() > kConsumers) return false;
-      for (int base = 0; base < dims_.blocks; base += kWindow) {
-        sync_with_producer();  // the consumers write a list
-        sync_with_producer();
-        produce(k, v, state);
-      }
-      return false;
+    for (int base = 0; base < dims_.blocks; base += kWindow) {
+      __syncwarp();
+      sync_with_producer();  // the consumers write a list
+      sync_with_producer();
+      if (hopper::elect_one()) copy_listed(k, v, base, state);
     }
-    hopper::warpgroup_reg_alloc<160>();
+  }
+
+  /// Consumers: copy the rows of q, then call f(slot, k, v, step) for each of the warp's items that
+  /// selected a block. The compiler knows `slot`.
+  template <class F>
+  __device__ void consume(const Rows<const T>& q, F&& f) {
+    load_rows(q);
+    const int steps = steps_of_block();
+    unsigned before = 0, started = 0;  // steps of earlier lists; steps whose copies have started
     for (int base = 0; base < dims_.blocks; base += kWindow) {
       make_list(base);
+      mma::wait_for_copies();
       sync_with_producer();
-      consume(state, f);
+      for (int from = 0; from < memory_.listed; from += 32) {
+        const int i = from + lane();
+        const int listed = i < memory_.listed ? memory_.list[i] : 0;
+        const uint32_t selected_by = i < memory_.listed ? memory_.selected_by[listed] : 0;
+        const unsigned first_step = before + static_cast<unsigned>(i * steps);
+        // What a visit needs, in one word: the block, the stage and the parity of its first step,
+        // and a bit for each item of the warp all of whose rows see the whole block.
+        const unsigned visit = static_cast<unsigned>(listed) | first_step % Shape::kStages << 16 |
+                               first_step / Shape::kStages % 2 << 24 |
+                               seen_whole(base + listed) << 25;
+        uint32_t mine = __ballot_sync(~0u, warps_of(selected_by) >> warp() & 1);
+        for (; mine != 0; mine &= mine - 1) {
+          const int at = __ffs(static_cast<int>(mine)) - 1;
+          const uint32_t items = __shfl_sync(~0u, selected_by >> warp(), at);
+          const unsigned visited = __shfl_sync(~0u, visit, at);
+          State state(static_cast<int>(visited >> 16 & 255), visited >> 24 & 1);
+          unsigned number = before + static_cast<unsigned>((from + at) * steps);
+          int key = (base + static_cast<int>(visited & 0xffff)) * dims_.block;
+          const int end = min(key + dims_.block, dims_.keys);
+          for (int step = 0; step < steps; ++step, ++number, key += kKeys) {
+            if (started <= number) started = wait_for_start(number, state);
+            memory_.ring.wait(state);
+#pragma unroll
+            for (int slot = 0; slot < Shape::kPerWarp; ++slot) {
+              if (items >> (slot * kConsumers) & 1 && key < end) {
+                const Step part{key, min(end, key + kKeys),
+                                (visited >> (25 + slot) & 1) && key + kKeys <= end};
+                f(slot, memory_.k[state.stage()], memory_.v[state.stage()], part);
+              }
+            }
+            memory_.ring.release(state);
+            state.advance();
+          }
+        }
+      }
+      before += static_cast<unsigned>(memory_.listed * steps);
     }
-    return true;
   }
 
-  /// Whether all rows of an item see the keys [first, first + kKeys), of which the block ends at
-  /// `past`.
-  __device__ bool sees_all(int item, int first, int past) const {
-    const KeyRange common = memory_.item[item].common;
-    return common.first <= first && first + kKeys <= min(past, common.past);
-  }
   /// Sets to `value` the sums[j][e], of row g + 8 (e / 2) and key first + 8 j + 2 t + e % 2, that
   /// the row's range hides or that lie past the block.
   template <int n>
   __device__ void hide(float (&sums)[n][4], int item, int first, int past, float value) const {
+    first += 2 * (lane() % 4);  // the columns below are constants, which take no registers
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const KeyRange own = memory_.range[16 * item + lane() / 4 + 8 * half];
@@ -160,116 +196,169 @@ class QueryTile {
 #pragma unroll
       for (int j = 0; j < n; ++j) {
 #pragma unroll
-        for (int e = 2 * half; e < 2 * half + 2; ++e) {
-          const int column = fragments::column_of(j, e);
-          if (column < from || column >= to) sums[j][e] = value;
+        for (int e = 0; e < 2; ++e) {
+          const int column = 8 * j + e;
+          if (column < from || column >= to) sums[j][2 * half + e] = value;
         }
       }
     }
   }
 
-  __device__ Memory& memory() { return memory_; }
-
  private:
-  /// All threads: copies the rows of x, zeros where there are none.
-  __device__ void load_rows(const Rows<const T>& x) {
-    constexpr int chunks = depth / 8;
-    for (int i = static_cast<int>(threadIdx.x); i < 16 * Shape::kItems * chunks; i += kThreads) {
-      const int row = i / chunks, chunk = i % chunks;
-      const int2 at = place(row / 16, row % 16);
-      const bool inside = at.x >= 0;
-      const T* from = x.data + at_.b * x.batch + at.y * x.head + max(at.x, 0) * x.row + 8 * chunk;
-      mma::copy_async(chunk_address(memory_.rows, row, chunk), inside ? from : x.data, inside);
-    }
-    mma::wait_for_copies();
-  }
-
   static __device__ void sync_with_producer() {
     hopper::barrier_sync(kListed, 32 * (kConsumers + 1));
   }
 
-  /// Consumers: lists the blocks [base, base + kWindow) that items select.
+  __device__ int steps_of_block() const { return (dims_.block + kKeys - 1) / kKeys; }
+
+  /// Consumers: start to copy the rows of x, zeros where there are none.
+  __device__ void load_rows(const Rows<const T>& x) {
+    constexpr int chunks = depth / 8, threads = 32 * kConsumers;
+    for (int i = static_cast<int>(threadIdx.x); i < Shape::kRows * chunks; i += threads) {
+      const int row = i / chunks, chunk = i % chunks;
+      const int2 at = memory_.place[row];
+      const T* const from =
+          x.data + at_.b * x.batch + at.y * x.head + max(at.x, 0) * x.row + 8 * chunk;
+      mma::copy_async(chunk_address(memory_.rows, row, chunk), from, at.x >= 0);
+    }
+  }
+
+  /// A bit for each item of the warp all of whose rows see the whole block.
+  __device__ unsigned seen_whole(int block) const {
+    const int first = block * dims_.block, past = min(first + dims_.block, dims_.keys);
+    unsigned whole = 0;
+#pragma unroll
+    for (int slot = 0; slot < Shape::kPerWarp; ++slot) {
+      const KeyRange common = memory_.item[item(slot)].common;
+      if (common.first <= first && past <= common.past) whole |= 1u << slot;
+    }
+    return whole;
+  }
+
+  /// A bit for each warp with one of the items that selected a block.
+  static __device__ uint32_t warps_of(uint32_t selected_by) {
+    const uint32_t all =
+        Shape::kPerWarp == 1 ? selected_by : selected_by | selected_by >> kConsumers;
+    return all & ((1u << kConsumers) - 1);
+  }
+
+  /// The warp in whose turn a block is listed: one that needs the block, for other blocks another.
+  /// kConsumers if most warps need the block, -1 if none does.
+  static __device__ int owner(uint32_t selected_by, int block) {
+    const uint32_t warps = warps_of(selected_by);
+    if (__popc(warps) >= kCrowd) return kConsumers;
+    const int turn = block % kConsumers;
+    const uint32_t turned = (warps | warps << kConsumers) >> turn;
+    return warps == 0 ? -1 : (__ffs(static_cast<int>(turned)) - 1 + turn) % kConsumers;
+  }
+
+  /// Consumers: lists the blocks [base, base + kWindow) that items select. First the blocks that
+  /// most warps need, then the first block of each owner, the second of each, and so on.
   __device__ void make_list(int base) {
-    constexpr int threads = 32 * kConsumers, each = kWindow / threads;
+    constexpr int threads = 32 * kConsumers, each = (kChunks + kConsumers - 1) / kConsumers;
     const auto sync = [] { hopper::barrier_sync(kLists, threads); };
     const auto thread = static_cast<int>(threadIdx.x);
     sync_with_producer();  // all have finished with the list before
     for (int i = thread; i < kWindow; i += threads) memory_.selected_by[i] = 0;
+    int* const before = &memory_.before[0][0];
+    for (int i = thread; i < (kConsumers + 1) * kChunks; i += threads) before[i] = 0;
     sync();
-    for (int i = thread; i < Shape::kItems * dims_.entries; i += threads) {
-      select(i, base);
-    }
+    const int32_t* const index = dims_.index + dims_.index_row(at_.b, at_.unit, 0) * dims_.entries;
+    for (int i = thread; i < Shape::kItems * dims_.entries; i += threads) select(index, i, base);
     sync();
-    int count = 0;
-    for (int i = 0; i < each; ++i) count += memory_.selected_by[each * thread + i] != 0;
-    int before = count;
+    int owners[each], ranks[each];  // of this thread's blocks; within a chunk
 #pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int other = __shfl_up_sync(~0u, before, step);
-      if (lane() >= step) before += other;
+    for (int n = 0; n < each; ++n) {
+      const int i = thread + n * threads;
+      owners[n] = i < kWindow ? owner(memory_.selected_by[i], i) : -1;
+      const uint32_t same = __match_any_sync(~0u, owners[n]);
+      ranks[n] = __popc(same & ((1u << lane()) - 1));
+      if (owners[n] >= 0 && ranks[n] == 0) memory_.before[owners[n]][i / 32] = __popc(same);
     }
-    if (lane() == 31) memory_.counts[warp()] = before;
-    before -= count;
     sync();
-    for (int i = 0; i < warp(); ++i) before += memory_.counts[i];
-    for (int i = 0; i < each; ++i) {
-      const uint32_t items = memory_.selected_by[each * thread + i];
-      if (items) memory_.list[before++] = {base + each * thread + i, static_cast<int>(items)};
+    for (int i = warp(); i <= kConsumers; i += kConsumers) {
+      const int own = memory_.before[i][lane()];
+      int sum = own;
+#pragma unroll
+      for (int step = 1; step < kChunks; step *= 2) {
+        const int other = __shfl_up_sync(~0u, sum, step);
+        if (lane() >= step) sum += other;
+      }
+      memory_.before[i][lane()] = sum - own;
+      if (lane() == kChunks - 1) memory_.counts[i] = sum;
     }
-    if (thread == threads - 1) memory_.listed = before;
+    sync();
+    int counts[kConsumers], listed = memory_.counts[kConsumers];
+    const int crowd = listed;
+#pragma unroll
+    for (int i = 0; i < kConsumers; ++i) listed += counts[i] = memory_.counts[i];
+    if (thread == 0) memory_.listed = listed;
+#pragma unroll
+    for (int n = 0; n < each; ++n) {
+      const int i = thread + n * threads;
+      if (owners[n] < 0) continue;
+      const int turn = memory_.before[owners[n]][i / 32] + ranks[n];
+      int to = turn;
+      if (owners[n] < kConsumers) {
+        to = crowd;
+#pragma unroll
+        for (int w = 0; w < kConsumers; ++w) to += min(counts[w], turn + (w < owners[n]));
+      }
+      memory_.list[to] = static_cast<uint16_t>(i);
+    }
+    __syncwarp();
   }
 
-  /// Notes entry `i` of the rows of all items, if its block is in the window.
-  __device__ void select(int i, int base) {
+  /// Notes entry `i` of the rows of all items, if its block is in the window. `index` is row 0 of
+  /// the unit.
+  __device__ void select(const int32_t* index, int i, int base) {
     const int number = i / dims_.entries;
     const Item& item = memory_.item[number];
     if (item.row < 0) return;
-    const int64_t place =
-        dims_.index_row(at_.b, at_.unit, item.row) * dims_.entries + i % dims_.entries;
-    const int block = dims_.index[place];
+    const int32_t* const place =
+        index + static_cast<int64_t>(item.row) * dims_.entries + (i - number * dims_.entries);
+    const int block = *place;
     if (block == -1) return;
-    if (!in_range(flag_, IndexOp::attention_selected, block, dims_.blocks, place)) return;
+    if (!in_range(flag_, IndexOp::attention_selected, block, dims_.blocks, place - dims_.index)) {
+      return;
+    }
     if (block < base || block >= base + kWindow) return;
     const int64_t first = static_cast<int64_t>(block) * dims_.block;
     if (first >= item.any.past || first + dims_.block <= item.any.first) return;
     atomicOr(&memory_.selected_by[block - base], 1u << number);
   }
 
-  /// The producer: copies the keys of the listed blocks.
-  __device__ void produce(const CUtensorMap& k, const CUtensorMap& v, State& state) {
-    if (!hopper::elect_one()) return;
-    const int kv = key_head(), listed = memory_.listed;
+  /// One thread of the producer: copies the keys of the listed blocks. It arrives for the warps
+  /// that do not need a block, so that these warps need not pass its steps.
+  __device__ void copy_listed(const CUtensorMap& k, const CUtensorMap& v, int base, State& state) {
+    const int kv = at_.unit / dims_.units_of_key_head();
+    const int listed = memory_.listed, steps = steps_of_block();
     for (int i = 0; i < listed; ++i) {
-      const int first = memory_.list[i].x * dims_.block;
-      for (int key = first; key < min(first + dims_.block, dims_.keys); key += kKeys) {
+      const int block = memory_.list[i], first = (base + block) * dims_.block;
+      const auto absent =
+          static_cast<uint32_t>(kConsumers - __popc(warps_of(memory_.selected_by[block])));
+      for (int step = 0; step < steps; ++step) {
+        const int key = first + step * kKeys;
         memory_.ring.acquire(state);
         Barrier& full = memory_.ring.commit(state);
         hopper::copy_rows(memory_.k[state.stage()], 0, k, key, kv, at_.b, full);
         hopper::copy_rows(memory_.v[state.stage()], 0, v, key, kv, at_.b, full);
+        if (absent > 0) memory_.ring.empty[state.stage()].arrive_many(absent);
+        hopper::add_one(memory_.started);
         state.advance();
       }
     }
   }
 
-  template <class F>
-  __device__ void consume(State& state, F& f) {
-    for (int i = 0; i < memory_.listed; ++i) {
-      const int2 entry = memory_.list[i];
-      const uint32_t mine = static_cast<uint32_t>(entry.y) >> (Shape::kPerWarp * warp());
-      const int first = entry.x * dims_.block, past = min(first + dims_.block, dims_.keys);
-      for (int key = first; key < past; key += kKeys) {
-        memory_.ring.wait(state);
-        const int stage = state.stage();
-#pragma unroll
-        for (int slot = 0; slot < Shape::kPerWarp; ++slot) {
-          if (mine >> slot & 1) {
-            f(slot, memory_.k[stage], memory_.v[stage], Step{key, min(key + kKeys, past)});
-          }
-        }
-        memory_.ring.release(state);
-        state.advance();
-      }
-    }
+  /// Waits until the copies of step `number` have been started. Only then is the phase of its
+  /// barrier the one that the state's parity names. Returns how many steps have been started.
+  __device__ unsigned wait_for_start(unsigned number, const State& state) {
+    memory_.ring.acquire(state);  // most of the wait, without a loop of reads
+    unsigned started;
+    do {
+      started = hopper::read_count(memory_.started);
+    } while (started <= number);
+    return __shfl_sync(~0u, started, 0);
   }
 
   Memory& memory_;

@@ -1,3 +1,4 @@
+#include "../hopper/launch.cuh"
 #include "by_query.cuh"
 #include "selected.h"
 
@@ -72,37 +73,34 @@ template <class T, int depth>
 __global__ void __launch_bounds__(kThreads, 1)
     forward_kernel(const __grid_constant__ Forward<T> x) {
 #ifdef SASH_HOPPER
-  constexpr int scored = 64;  // keys that a warp weighs at a time
   extern __shared__ __align__(1024) unsigned char shared[];
   using Work = QueryTile<T, depth>;
   using Shape = typename Work::Shape;
   Work work(*reinterpret_cast<typename Work::Memory*>(shared), x.dims, x.flag);
-  work.start(x.q);
+  work.start();
+  if (warp() >= kConsumers) {
+    hopper::warpgroup_reg_dealloc<24>();
+    return work.produce(x.k, x.v);
+  }
+  hopper::warpgroup_reg_alloc<160>();
   Sums<depth> sums[Shape::kPerWarp];
   const Exponent c(x.dims);
   using Keys = typename Work::Memory::Keys;
   using Queries = std::remove_reference_t<decltype(work.memory().rows)>;
-  const bool consumer =
-      work.run(x.k, x.v, [&](int slot, const Keys& k, const Keys& v, const Step& step) {
-        const int item = warp() * Shape::kPerWarp + slot;
-        const LaneRows q(work.memory().rows, 16 * item, true), keys(k, 0, false);
-        const LaneRows values(v, 0, true);
-        const bool all = work.sees_all(item, step.first, step.past);
-#pragma unroll
-        for (int part = 0; part < kKeys; part += scored) {
-          float scores[scored / 8][4] = {};
-          multiply_rows<T, depth, Queries, Keys>(scores, q, keys, part);
-          c.apply_sign(scores);
-          if (!all) work.hide(scores, item, step.first + part, step.past, -kInfinity);
-          sums[slot].weigh(scores, c.size);
-          multiply_weights<T, Keys>(sums[slot].out, scores, values, part);
-        }
-      });
-  if (!consumer) return;
+  work.consume(x.q, [&](int slot, const Keys& k, const Keys& v, const Step& step) {
+    const int item = work.item(slot);
+    const LaneRows q(work.memory().rows, 16 * item, true), keys(k, 0, false), values(v, 0, true);
+    float scores[kKeys / 8][4] = {};
+    multiply_rows<T, depth, Queries, Keys>(scores, q, keys);
+    c.apply_sign(scores);
+    if (!step.whole) work.hide(scores, item, step.first, step.past, -kInfinity);
+    sums[slot].weigh(scores, c.size);
+    multiply_weights<T, Keys>(sums[slot].out, scores, values);
+  });
 #pragma unroll
   for (int slot = 0; slot < Shape::kPerWarp; ++slot) {
     Sums<depth>& sum = sums[slot];
-    const int item = warp() * Shape::kPerWarp + slot;
+    const int item = work.item(slot);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int2 at = work.place(item, lane() / 4 + 8 * half);
@@ -127,6 +125,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <class T, int depth>
 void run(const KernelContext& context, const Forward<T>& call) {
   using Memory = QueryMemory<T, depth>;
+  static_assert(sizeof(Memory) <= hopper::kSharedBytes);
   launch<forward_kernel<T, depth>>(context, query_tiles<typename Memory::Shape>(call.dims),
                                    kThreads, static_cast<int>(sizeof(Memory)), call);
 }

@@ -20,7 +20,7 @@ struct Exponent {
 
   __device__ explicit Exponent(const Dims& dims)
       : size(fmaxf(fabsf(static_cast<float>(dims.scale) * kLog2E), 1e-30f)),
-        negative(dims.scale < 0) {}
+        negative(signbit(dims.scale)) {}
 
   template <int n>
   __device__ void apply_sign(float (&sums)[n][4]) const {
@@ -63,38 +63,53 @@ class LaneRows {
 };
 
 /// sum[j] += left rows . right rows' over `depth` features: 16 rows of the left tile by 8 n rows of
-/// the right one.
+/// the right one. Operands are loaded while those before them are multiplied.
 template <class T, int depth, class L, class R, int n>
-__device__ void multiply_rows(float (&sum)[n][4], const LaneRows& left, const LaneRows& right,
-                              int right_row) {
+__device__ void multiply_rows(float (&sum)[n][4], const LaneRows& left, const LaneRows& right) {
+  uint32_t a[2][4], b[2][n / 2][4];
+  const auto load = [&](int k) {
+    mma::load_matrices(a[k % 2], left.at<L>(0, k));
+#pragma unroll
+    for (int j = 0; j < n / 2; ++j) mma::load_matrices(b[k % 2][j], right.at<R>(16 * j, k));
+  };
+  load(0);
 #pragma unroll
   for (int k = 0; k < depth / 16; ++k) {
-    uint32_t a[4];
-    mma::load_matrices(a, left.at<L>(0, k));
+    if (k + 1 < depth / 16) load(k + 1);
 #pragma unroll
     for (int j = 0; j < n / 2; ++j) {
-      uint32_t b[4];
-      mma::load_matrices(b, right.at<R>(right_row + 16 * j, k));
-      mma::Operand<T>::multiply(sum[2 * j], a, b[0], b[1]);
-      mma::Operand<T>::multiply(sum[2 * j + 1], a, b[2], b[3]);
+      const uint32_t(&x)[4] = b[k % 2][j];
+      mma::Operand<T>::multiply(sum[2 * j], a[k % 2], x[0], x[1]);
+      mma::Operand<T>::multiply(sum[2 * j + 1], a[k % 2], x[2], x[3]);
     }
   }
 }
 
-/// sum [16, 8 n] += weights [16, 8 m] . 8 m rows of the right tile.
+/// sum [16, 8 n] += weights [16, 8 m] . 8 m rows of the right tile. Operands are loaded four at a
+/// time while those before them are multiplied.
 template <class T, class R, int n, int m>
 __device__ void multiply_weights(float (&sum)[n][4], const float (&weights)[m][4],
-                                 const LaneRows& right, int row) {
+                                 const LaneRows& right) {
+  constexpr int parts = n / 8;  // of the features
+  uint32_t b[2][4][4];
+  const auto load = [&](int i) {
 #pragma unroll
-  for (int k = 0; k < m / 2; ++k) {
+    for (int j = 0; j < 4; ++j) {
+      mma::load_transposed(b[i % 2][j], right.at<R>(16 * (i / parts), 4 * (i % parts) + j));
+    }
+  };
+  load(0);
+#pragma unroll
+  for (int i = 0; i < m / 2 * parts; ++i) {
+    if (i + 1 < m / 2 * parts) load(i + 1);
     uint32_t a[4];
-    mma::Operand<T>::from_sums(a, weights, k);
+    mma::Operand<T>::from_sums(a, weights, i / parts);
 #pragma unroll
-    for (int j = 0; j < n / 2; ++j) {
-      uint32_t b[4];
-      mma::load_transposed(b, right.at<R>(row + 16 * k, j));
-      mma::Operand<T>::multiply(sum[2 * j], a, b[0], b[1]);
-      mma::Operand<T>::multiply(sum[2 * j + 1], a, b[2], b[3]);
+    for (int j = 0; j < 4; ++j) {
+      const uint32_t(&x)[4] = b[i % 2][j];
+      float(*const to)[4] = sum + 8 * (i % parts) + 2 * j;
+      mma::Operand<T>::multiply(to[0], a, x[0], x[1]);
+      mma::Operand<T>::multiply(to[1], a, x[2], x[3]);
     }
   }
 }
