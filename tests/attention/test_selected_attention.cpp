@@ -284,7 +284,11 @@ void check_bits(Device device) {
     for (int repeat = 0; repeat < (short_tests() ? 3 : device.is_cpu() ? 20 : 1000); ++repeat) {
       set_num_threads(1 + repeat % 3);
       const std::vector<Tensor> next = call.run();
-      for (size_t i = 0; i < first.size(); ++i) REQUIRE((first[i] == next[i]).all().item<bool>());
+      for (size_t i = 0; i < first.size(); ++i) {  // on the device: there are thousands
+        REQUIRE(next[i].shape() == first[i].shape());
+        REQUIRE(next[i].dtype() == first[i].dtype());
+        REQUIRE((first[i] == next[i]).all().item<bool>());
+      }
     }
     set_num_threads(threads);
   };

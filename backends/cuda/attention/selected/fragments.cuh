@@ -20,7 +20,7 @@ struct Exponent {
 
   __device__ explicit Exponent(const Dims& dims)
       : size(fmaxf(fabsf(static_cast<float>(dims.scale) * kLog2E), 1e-30f)),
-        negative(signbit(dims.scale)) {}
+        negative(dims.scale < 0) {}
 
   template <int n>
   __device__ void apply_sign(float (&sums)[n][4]) const {
