@@ -225,8 +225,16 @@ class KeyTile {
   __device__ void write_sums(float* sums, const float (&dk)[depth / 2],
                              const float (&dv)[depth / 2]) {
     const int group = warp() / 4;
-    const auto wait = [] { hopper::barrier_sync(kSums, 32 * Memory::kConsumers); };
-    for (int turn = kGroups - 1; turn >= group; --turn) wait();
+#pragma unroll 1
+    for (int turn = kGroups - 1; turn >= 0; --turn) {
+      hopper::barrier_sync(kSums, 32 * Memory::kConsumers);
+      if (group == turn) add_sums(group, sums, dk, dv);
+    }
+  }
+
+  /// Adds the sums of this group to those of the groups before it.
+  __device__ void add_sums(int group, float* sums, const float (&dk)[depth / 2],
+                           const float (&dv)[depth / 2]) {
     const int at = (warp() % 4 * 16 + lane() / 4) * depth + fragments::column_of(0, 0);
     float* const sum = &memory_.sums[0][0][0] + at;
     float* const out = sums + work_.sums * (2 * kKeys * depth) + at;
@@ -248,7 +256,6 @@ class KeyTile {
         }
       }
     }
-    for (int turn = group; turn > 0; --turn) wait();
   }
 
   /// Of row i of a tile: which element of the list, and which row of its group.
@@ -299,9 +306,10 @@ void backward_gradients(const KernelContext& context, const Backward<T>& call) {
   const int64_t elements =
       int64_t{dims.index_batches} * dims.index_heads * dims.rows * dims.entries;
   const bool whole = dims.has_whole_queries();
-  // Blocks of threads that gather have long chunks, because they write the sums of more keys.
-  const ListMemory memory(
-      context, dims, whole ? kChunk : std::max<int64_t>(elements * calls * parts / 2048, kChunk));
+  // Blocks of threads that gather have long chunks, because they write the sums of more keys. In
+  // the longest ones, the last blocks of threads of a segment would run alone for too long.
+  const int64_t chunk = whole ? kChunk : std::clamp<int64_t>(elements * calls / 512, kChunk, 8192);
+  const ListMemory memory(context, dims, chunk);
   const Lists& lists = memory.lists();
   const int64_t row_bytes = calls * dims.entries * parts * dims.group * dims.depth * 2;
   const std::vector<Segment> all = segments(dims, row_bytes);

@@ -14,15 +14,16 @@
 namespace sash::cuda::selected {
 
 using hopper::Barrier;
+using hopper::PipelineState;
 using hopper::Tile;
 
 inline constexpr int kConsumers = 12;                   // warps
 inline constexpr int kThreads = 32 * (kConsumers + 4);  // and a group of warps with the producer
 inline constexpr int kChunks = 32;  // of 32 blocks, in the list at a time: a lane scans each
 inline constexpr int kWindow = 32 * kChunks;
-inline constexpr int kLists = 1, kListed = 2;  // named barriers
-inline constexpr int kKeys = 64;               // of a step
-inline constexpr int kCrowd = 9;               // a block that so many warps need is listed first
+inline constexpr int kConsumersBarrier = 1;  // named
+inline constexpr int kKeys = 64;             // of a step
+inline constexpr int kCrowd = 9;             // a block that so many warps need is listed first
 
 /// How many items a warp has, and how many steps the ring holds. Item i is number i / kConsumers of
 /// warp i % kConsumers.
@@ -55,6 +56,7 @@ struct QueryMemory {
   int counts[kConsumers + 1], listed;   ///< of an owner, and of all
   unsigned started;                     ///< steps whose copies have been started
   hopper::Ring<Keys, Shape::kStages, 2> ring;
+  hopper::Ring<Keys, 1> lists;  ///< of the list: the consumers write it, the producer reads it
 };
 
 /// Keys [first, past), and whether all rows of the item see kKeys keys.
@@ -98,6 +100,7 @@ class QueryTile {
     if (i == 0) {
       memory_.started = 0;
       memory_.ring.init(kConsumers);
+      memory_.lists.init(1, 32 * kConsumers);
       hopper::fence_barrier_init();
     }
     if (i < Shape::kRows) {  // whole warps
@@ -124,13 +127,13 @@ class QueryTile {
 
   /// The producer's group: one thread copies the keys of all listed blocks.
   __device__ void produce(const CUtensorMap& k, const CUtensorMap& v) {
-    if (warp() > kConsumers) return;
+    if (warp() > kConsumers || !hopper::elect_one()) return;
     State state;
-    for (int base = 0; base < dims_.blocks; base += kWindow) {
-      __syncwarp();
-      sync_with_producer();  // the consumers write a list
-      sync_with_producer();
-      if (hopper::elect_one()) copy_listed(k, v, base, state);
+    PipelineState<1> list;
+    for (int base = 0; base < dims_.blocks; base += kWindow, list.advance()) {
+      memory_.lists.wait(list);
+      copy_listed(k, v, base, state);
+      memory_.lists.empty[0].arrive();
     }
   }
 
@@ -141,10 +144,13 @@ class QueryTile {
     load_rows(q);
     const int steps = steps_of_block();
     unsigned before = 0, started = 0;  // steps of earlier lists; steps whose copies have started
-    for (int base = 0; base < dims_.blocks; base += kWindow) {
+    PipelineState<1> list;
+    for (int base = 0; base < dims_.blocks; base += kWindow, list.advance()) {
+      memory_.lists.acquire(list);
       make_list(base);
       mma::wait_for_copies();
-      sync_with_producer();
+      memory_.lists.full[0].arrive();
+      memory_.lists.wait(list);
       for (int from = 0; from < memory_.listed; from += 32) {
         const int i = from + lane();
         const int listed = i < memory_.listed ? memory_.list[i] : 0;
@@ -156,12 +162,17 @@ class QueryTile {
                                first_step / Shape::kStages % 2 << 24 |
                                seen_whole(base + listed) << 25;
         uint32_t mine = __ballot_sync(~0u, warps_of(selected_by) >> warp() & 1);
-        for (; mine != 0; mine &= mine - 1) {
+        const auto look = [&] {  // at the next visit of the warp: its items, and `visit`
           const int at = __ffs(static_cast<int>(mine)) - 1;
-          const uint32_t items = __shfl_sync(~0u, selected_by >> warp(), at);
-          const unsigned visited = __shfl_sync(~0u, visit, at);
+          return uint2{__shfl_sync(~0u, selected_by >> warp(), at), __shfl_sync(~0u, visit, at)};
+        };
+        for (uint2 next = look(); mine != 0;) {
+          const auto [items, visited] = next;
+          unsigned number =
+              before + static_cast<unsigned>((from + __ffs(static_cast<int>(mine)) - 1) * steps);
+          mine &= mine - 1;
+          next = look();
           State state(static_cast<int>(visited >> 16 & 255), visited >> 24 & 1);
-          unsigned number = before + static_cast<unsigned>((from + at) * steps);
           int key = (base + static_cast<int>(visited & 0xffff)) * dims_.block;
           const int end = min(key + dims_.block, dims_.keys);
           for (int step = 0; step < steps; ++step, ++number, key += kKeys) {
@@ -205,10 +216,6 @@ class QueryTile {
   }
 
  private:
-  static __device__ void sync_with_producer() {
-    hopper::barrier_sync(kListed, 32 * (kConsumers + 1));
-  }
-
   __device__ int steps_of_block() const { return (dims_.block + kKeys - 1) / kKeys; }
 
   /// Consumers: start to copy the rows of x, zeros where there are none.
@@ -256,9 +263,9 @@ class QueryTile {
   /// most warps need, then the first block of each owner, the second of each, and so on.
   __device__ void make_list(int base) {
     constexpr int threads = 32 * kConsumers, each = (kChunks + kConsumers - 1) / kConsumers;
-    const auto sync = [] { hopper::barrier_sync(kLists, threads); };
+    const auto sync = [] { hopper::barrier_sync(kConsumersBarrier, threads); };
     const auto thread = static_cast<int>(threadIdx.x);
-    sync_with_producer();  // all have finished with the list before
+    sync();  // all have finished with the list before
     for (int i = thread; i < kWindow; i += threads) memory_.selected_by[i] = 0;
     int* const before = &memory_.before[0][0];
     for (int i = thread; i < (kConsumers + 1) * kChunks; i += threads) before[i] = 0;
@@ -306,7 +313,6 @@ class QueryTile {
       }
       memory_.list[to] = static_cast<uint16_t>(i);
     }
-    __syncwarp();
   }
 
   /// Notes entry `i` of the rows of all items, if its block is in the window. `index` is row 0 of
