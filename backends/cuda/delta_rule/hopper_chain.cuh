@@ -271,27 +271,29 @@ __device__ void store_steps(const ChainCall& x, const Segment& at,
 #pragma unroll 1
   for (int step = at.first; step < at.end; ++step) {
     const Place place = at.place<kBackward>(x.sizes, step);
-    const int64_t index = x.index(place, at.head);
-    const auto store = [&](hopper::Barrier& full, hopper::Barrier& free, bool kept, Half* all,
-                           int64_t to, const auto& panel) {
+    constexpr int tile = sizeof(shared.u), state = sizeof(shared.state);
+    const auto store = [&](hopper::Barrier& full, hopper::Barrier& free, const auto& copy) {
       full.wait((step - at.first) % 2);
-      if (kept) {
-        hopper::bulk_store(all + to * static_cast<int>(sizeof(panel) / 2), panel, sizeof(panel));
-        hopper::bulk_commit();
-        hopper::bulk_wait_read();
-      }
+      copy();
+      hopper::bulk_commit();
+      hopper::bulk_wait_read();
       free.arrive();
     };
-    const auto store_state = [&](bool kept, Half* all, int64_t to) {
-      store(shared.state_full, shared.state_free, kept, all, to, shared.state);
-    };
+    store(shared.state_full, shared.state_free, [&] {
+      if constexpr (kBackward) {
+        for (int half = 0; half < state / tile; ++half) {
+          hopper::bulk_store(x.arrays.dstates[half] + x.row_index(place, at.head) * (tile / 2),
+                             shared.state + half * tile, tile);
+        }
+      } else if (kFeatures || x.keeps(place)) {
+        const int64_t to = kFeatures ? x.index(place, at.head) : x.kept_index(place, at.head);
+        hopper::bulk_store(x.arrays.states + to * (state / 2), shared.state, state);
+      }
+    });
     if constexpr (kBackward) {
-      store_state(true, x.arrays.dstates, index);
-      store(shared.u_full, shared.u_free, true, x.arrays.du, index, shared.u);
-    } else if constexpr (kFeatures) {
-      store_state(true, x.arrays.states, index);
-    } else {
-      store_state(x.keeps(place), x.arrays.states, x.kept_index(place, at.head));
+      store(shared.u_full, shared.u_free, [&] {
+        hopper::bulk_store(x.arrays.du + x.row_index(place, at.head) * (tile / 2), shared.u, tile);
+      });
     }
   }
 }

@@ -382,12 +382,15 @@ template <int kWidth>
 void hopper_gradients(const KernelContext& context, const Inputs& x, const Call& call, View g_out,
                       const Results& to) {
   GradientCall all(call, to);
-  const auto panels = [&](const Half* first, int run_log2) {
-    return tensor_map(reinterpret_cast<const float*>(first),
-                      KeptMemory<kWidth>::bytes_of(x, run_log2) / 1024, 256, 8);
+  const auto panels = [&](const Half* first, int64_t bytes) {
+    return tensor_map(reinterpret_cast<const float*>(first), bytes / 1024, 256, 8);
   };
-  all.before = panels(call.arrays.states, call.arrays.run_log2);
-  all.after = panels(call.arrays.dstates, kAllStates);
+  const int64_t passed = PassedMemory<kWidth>::size_of(x) * 2;
+  all.before = panels(call.arrays.states, KeptMemory<kWidth>::bytes_of(x, call.arrays.run_log2));
+  all.du = panels(call.arrays.du, passed);
+  for (int half = 0; half < kHalves<kWidth>; ++half) {
+    all.dstates[half] = panels(call.arrays.dstates[half], passed);
+  }
   all.factors = tensor_map(call.arrays.e, chunks_of(x) * 2, Factors<kWidth>::kCount / 2, 2);
   all.q_map = tensor_map(x.q, 64);
   all.k_map = tensor_map(x.k, 64);

@@ -9,7 +9,7 @@ struct GradientCall : Call {
   GradientCall(const Call& call, const Results& results) : Call(call), to(results) {}
 
   Results to;
-  CUtensorMap before, after, factors, q_map, k_map, g_map;  // `states` and w, `dstates` and du
+  CUtensorMap before, dstates[2], du, factors, q_map, k_map, g_map;  // before: `states` and w
 };
 
 template <int kWidth>
@@ -81,7 +81,7 @@ __device__ void copy_chunks(const GradientCall& x, GradientMemory<kWidth>& share
     if (to_rows.begin(2 * Copies::kTile + static_cast<int>(sizeof(rows.factors)), 1)) {
       to_rows.tile(rows.g, x.g_map, head);
       to_rows.panel(rows.w, x.before, x.arrays.states, x.arrays.w);
-      to_rows.panel(rows.du, x.after, x.arrays.dstates, x.arrays.du);
+      to_rows.tile_at(rows.du, x.du, x.row_index(place, head));
       to_rows.factors(rows.factors, x.factors);
     }
     __syncwarp();
@@ -93,7 +93,10 @@ __device__ void copy_chunks(const GradientCall& x, GradientMemory<kWidth>& share
         to_states.panel(shared.state, x.before, x.arrays.states, x.arrays.states,
                         x.kept_index(place, head));
       }
-      to_states.panel(shared.dstate, x.after, x.arrays.dstates, x.arrays.dstates);
+      for (int half = 0; half < kHalves<kWidth>; ++half) {
+        to_states.tile_at(shared.dstate + half * Copies::kTile, x.dstates[half],
+                          x.row_index(place, head));
+      }
     }
     __syncwarp();
     shared.keys_empty.wait((i + 1) % 2);

@@ -185,15 +185,25 @@ class StageCopies {
   template <int bytes>
   __device__ void panel(unsigned char (&to)[bytes], const CUtensorMap& map, const Half* first,
                         const Half* all, int64_t index) const {
-    const int row = static_cast<int>((all - first) / 512 + index * (bytes / 1024));
-#pragma unroll
-    for (int i = 0; i < bytes / 8192; ++i) hopper::copy_row(to + i * 8192, map, row + 8 * i, full_);
+    copy<bytes>(to, map, (all - first) / 512 + index * (bytes / 1024));
+  }
+  /// Tile `number` of an array whose map has rows of 1,024 bytes.
+  __device__ void tile_at(unsigned char* to, const CUtensorMap& map, int64_t number) const {
+    copy<kTile>(to, map, number * (kTile / 1024));
   }
   __device__ void factors(float* to, const CUtensorMap& map) const {
     hopper::copy_row(to, map, index_ * 2, full_);
   }
 
  private:
+  template <int bytes>
+  __device__ void copy(unsigned char* to, const CUtensorMap& map, int64_t row) const {
+#pragma unroll
+    for (int i = 0; i < bytes / 8192; ++i) {
+      hopper::copy_row(to + i * 8192, map, static_cast<int>(row) + 8 * i, full_);
+    }
+  }
+
   const Place& at_;
   int index_;
   hopper::Barrier& full_;

@@ -133,6 +133,12 @@ __device__ inline void add_pair(float (&sum)[4], int half, float2 x, float2 y) {
   sum[2 * half + 1] += x.y * y.y;
 }
 __device__ inline uint32_t pack(float2 pair) { return Operand<Half>::pack(pair.x, pair.y); }
+/// The products of two pairs.
+__device__ inline uint32_t multiply_halves(uint32_t x, uint32_t y) {
+  const __nv_bfloat162 product = __hmul2(reinterpret_cast<const __nv_bfloat162&>(x),
+                                         reinterpret_cast<const __nv_bfloat162&>(y));
+  return reinterpret_cast<const uint32_t&>(product);
+}
 __device__ inline float2 unpack(uint32_t pair) {
   return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
 }
@@ -278,6 +284,30 @@ __device__ void each_level(const F& f) {
   f.template operator()<1>();
 }
 
+/// Whether products may be divided by b: if, for each feature, the decays of each half of the chunk
+/// multiply to at least exp(-60). Kernels then multiply b by `lift`, a power of two that makes b
+/// about 1 in the middle of the chunk, so that b and 1 / b are in a float's range. `drop` is
+/// 1 / lift. Both for two features, from the product `low` of the first half's decays.
+struct Divisor {
+  static constexpr float kLeast = 8.76e-27f;  // exp(-60)
+
+  __device__ explicit Divisor(float2 low)
+      : lift{lift_of(low.x), lift_of(low.y)}, drop{drop_of(low.x), drop_of(low.y)} {}
+  __device__ static bool suits(float2 half) { return half.x >= kLeast && half.y >= kLeast; }
+
+  float2 lift, drop;
+
+ private:
+  static constexpr uint32_t kExponent = 0x7f800000, kTwice0 = 254u << 23;  // of 2^0, twice
+
+  __device__ static float drop_of(float x) {
+    return __uint_as_float(__float_as_uint(x) & kExponent);
+  }
+  __device__ static float lift_of(float x) {
+    return __uint_as_float(kTwice0 - (__float_as_uint(x) & kExponent));
+  }
+};
+
 constexpr float kLeastGate = -200;  // exp of less is 0
 
 /// The decay of a feature at a token. Without a branch, so that many are loaded at the same time.
@@ -309,9 +339,10 @@ struct Arrays {
                     ///< each head a bound, otherwise a guess
   Half* states;     ///< S', panels [kWidth][kWidth]: before chunks, see `Call::keeps`
   Half* w;          ///< w', panels [kWidth][64]
-  Half* dstates;    ///< gradients of states after chunks, like `states`
-  Half* du;         ///< gradients of u, like `w`
-  int run_log2;     ///< of the number of chunks of a run
+  // Panels of 64 columns that `Call::row_index` numbers: gradients of the halves of states after
+  // chunks [64][kWidth], and of u [kWidth][64].
+  Half *dstates[2], *du;
+  int run_log2;  ///< of the number of chunks of a run
 };
 
 /// Floats of a chunk in `Arrays::e`: b[last] for each feature. For each token, the factors f,
@@ -327,6 +358,11 @@ struct Call : Operands<Half> {
   Call(const Inputs& x, const Arrays& all) : Operands(x, {}), arrays(all) {}
   __device__ int64_t index(const Place& at, int head) const {
     return at.slot * sizes.value_heads + head;
+  }
+  /// The number of a chunk in the order of the rows of v.
+  __device__ int64_t row_index(const Place& at, int head) const {
+    const int64_t of_row = sizes.bounds ? sizes.slots : sizes.slots_of_row;
+    return (int64_t{at.b} * sizes.value_heads + head - at.b) * of_row + at.slot;
   }
   /// On Hopper, with a decay for each head, the forward pass keeps the state before the first chunk
   /// of each text and of each run. The kernel of gradients forms the others.

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "../attention/common/launch.cuh"
 #include "../hopper/tensor_map.h"
 #include "../shape/readable.h"
@@ -24,13 +26,13 @@ __global__ void __launch_bounds__(kChainCount)
     S::copy(x.arrays, x.index(place, at.head), place, at.first, to.g.at(place.b, at.head), to_step);
   };
   walk<true, S::kBytes>(at, sizes, shared, copy, [&](const Place& place, unsigned char* from) {
-    const int64_t index = x.index(place, at.head);
+    const int64_t index = x.row_index(place, at.head);
     const Panel<kWidth> b(shared_address(from + S::kB)), f(shared_address(from + S::kF)),
         q(shared_address(from + S::kQ));
     const Panel<kChunk> p(shared_address(from + S::kP)), of_du(shared_address(from + S::kX));
     uint32_t left[kWidth / 4], of_g[16], words[16];
     pack(left, s);
-    store_left(x.arrays.dstates + index * (kWidth * kWidth), left, at.first);
+    store_left(x.arrays.dstates[at.first / 64] + index * (kWidth * kChunk), left, 0);
     float du[32] = {};
     add_product<kWidth / 16>(du, left, [&](auto& right, int k, int t) { f.right(right, t, k); });
 #pragma unroll
@@ -64,14 +66,14 @@ void mma_backward(KernelContext& context, const Inputs& x, const Gradients& grad
     const bool hopper = hopper_takes(context, x), panels = !hopper || Sizes(x).gates > 1;
     const int run_log2 = panels ? kAllStates : hopper_run_log2(context, x);
     const KeptMemory<kWidth> kept(context, x, run_log2, &grads.kept);
-    const KeptMemory<kWidth> own(context, x, kAllStates, nullptr);
+    const PassedMemory<kWidth> passed(context, x, grads);
     const PreparedMemory<kWidth> prepared(context, x, panels, panels ? nullptr : kept.end);
     Arrays arrays = prepared.arrays;
     arrays.states = kept.states;
     arrays.w = kept.w;
     arrays.run_log2 = run_log2;
-    arrays.dstates = own.states;
-    arrays.du = own.w;
+    std::copy_n(passed.dstates, 2, arrays.dstates);
+    arrays.du = passed.du;
     const Call call(x, arrays);
     if (panels) prepare<kWidth>(context, call);
     const int64_t group = x.v.shape[1] / x.q.shape[1];

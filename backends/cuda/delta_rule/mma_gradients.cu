@@ -43,17 +43,24 @@ __global__ void __launch_bounds__(kGradientCount)
     Tile<Half, kWidth>::template read<kChunk, kGradientCount>(base + static_cast<uint32_t>(place),
                                                               rows, at.first, end);
   };
-  const auto copy = [&]<int bytes>(int place, const Half* array) {
+  const int64_t row_index = x.row_index(at, c.head);
+  const auto copy = [&]<int bytes>(int place, const Half* array, int64_t number) {
     copy_array<kGradientCount, bytes>(thread, base + static_cast<uint32_t>(place),
-                                      array + index * (bytes / 2));
+                                      array + number * (bytes / 2));
   };
-  copy.template operator()<M::kTileBytes>(M::kDu, x.arrays.du);
-  copy.template operator()<M::kTileBytes>(M::kW, x.arrays.w);
+  const auto copy_tile = [&](int place, const Half* array, int64_t number) {
+    copy.template operator()<M::kTileBytes>(place, array, number);
+  };
+  copy_tile(M::kDu, x.arrays.du, row_index);
+  copy_tile(M::kW, x.arrays.w, index);
   read(M::kG, to.g.at(at.b, c.head));
   end_group();
   read(M::kKeys, x.k.at(at.b, key_head));
-  copy.template operator()<M::kDState>(M::kState, x.arrays.states);
-  copy.template operator()<M::kDState>(M::kDState, x.arrays.dstates);
+  copy.template operator()<M::kDState>(M::kState, x.arrays.states, index);
+#pragma unroll
+  for (int half = 0; half < kWidth / 64; ++half) {
+    copy_tile(M::kDState + half * M::kTileBytes, x.arrays.dstates[half], row_index);
+  }
   read(M::kQueries, x.q.at(at.b, key_head));
   end_group();
   const float* const factors = x.arrays.e + index * Factors<kWidth>::kCount;
@@ -198,48 +205,17 @@ __global__ void __launch_bounds__(kGradientCount)
 
   const Panel<kChunk> dp(base + M::kP), da(base + M::kA);
   if constexpr (kFeatures) {
-    add_levels<kWidth>(c, shared, dq, row, column);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {  // pairs of a token with itself
-      const int t = 16 * r + lane() / 4 + 8 * half;
-      const float of_self = widen(half_at(shared, M::kP + Panel<kChunk>::element(t, t)));
-#pragma unroll
-      for (int j = 0; j < blocks; ++j) {
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          const int place = RowTile<kWidth>::word(2 * r + half, 2 * (first + j) + n);
-          add_pair(dq[j][n], half, {of_self, of_self}, unpack(word_at(shared, M::kKeys + place)));
-          add_pair(column[j][n], half, {of_self, of_self},
-                   unpack(word_at(shared, M::kQueries + place)));
-        }
-      }
+    auto* const decays = reinterpret_cast<float*>(shared + 3 * M::kTileBytes);  // [64][kWidth]
+    store_decays<kWidth, kGradientCount>(decays, c);
+    __syncthreads();
+    if (!add_divided<kWidth>(shared, decays, dq, row, column)) {
+      add_levels<kWidth>(shared, decays, dq, row, column);
     }
     __syncthreads();
   } else {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      uint32_t of_a[4];
-      if (i <= r) {
-        dp.left(left, r, i);
-        da.left(of_a, r, i);
-#pragma unroll
-        for (int j = 0; j < blocks; ++j) {
-          keys.right_down(right, i, first + j);
-          multiply(dq[j], left, right);
-          multiply(row[j], of_a, right);
-        }
-      }
-      if (i >= r) {
-        dp.left_down(left, i, r);
-        da.left_down(of_a, i, r);
-#pragma unroll
-        for (int j = 0; j < blocks; ++j) {
-          queries.right_down(right, i, first + j);
-          multiply(column[j], left, right);
-          keys.right_down(right, i, first + j);
-          multiply(column[j], of_a, right);
-        }
-      }
+    for (int j = 0; j < blocks; ++j) {
+      multiply_scores(dq[j], row[j], column[j], dp, da, keys, queries, keys, r, first + j);
     }
   }
 

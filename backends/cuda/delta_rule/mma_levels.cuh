@@ -19,8 +19,8 @@ struct GradientShared {
   static constexpr int kFloats = kDecays + (kFeatures ? 2 : 0) * kTileBytes;
   static constexpr int kBytes =
       kFloats + ((2 + kGradientParts) * kChunk + 5 * kWidth + kGradientCount / 32) * 4;
-  // Later, in the place of all up to kKeys: keys, queries and decays of a level, and the decays of
-  // tokens in float. Then, in the place of w, du and g_out: the terms of dg.
+  // Later, in the place of all up to kKeys: three tiles of `add_divided` or `add_levels`, and the
+  // decays of tokens in float. Then, in the place of w, du and g_out: the terms of dg.
   static constexpr int kDgRow = kWidth + 8;
   static_assert(3 * kTileBytes + kChunk * kWidth * 4 <= kKeys && kChunk * kDgRow * 4 <= kKeys - kW);
 };
@@ -45,13 +45,106 @@ __device__ void keep_level(uint32_t (&a)[4]) {
   }
 }
 
+/// The products of dP and dA with keys and queries: 16 rows from 16 r and 16 columns from 16 n on.
+/// `earlier` are the keys that later tokens see.
+template <int kWidth>
+__device__ void multiply_scores(Sums16& dq, Sums16& row, Sums16& column, const Panel<kChunk>& dp,
+                                const Panel<kChunk>& da, const RowTile<kWidth>& earlier,
+                                const RowTile<kWidth>& queries, const RowTile<kWidth>& keys, int r,
+                                int n) {
+  uint32_t left[4], right[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (i <= r) {
+      earlier.right_down(right, i, n);
+      dp.left(left, r, i);
+      multiply(dq, left, right);
+      da.left(left, r, i);
+      multiply(row, left, right);
+    }
+    if (i >= r) {
+      dp.left_down(left, i, r);
+      queries.right_down(right, i, n);
+      multiply(column, left, right);
+      da.left_down(left, i, r);
+      keys.right_down(right, i, n);
+      multiply(column, left, right);
+    }
+  }
+}
+
+/// Adds the gradients of scores times keys and queries, for decays of each feature: products with
+/// k / b, b q and b k. `decays` are those of the tokens. If one may not divide by b (`Divisor`),
+/// returns false and adds nothing.
+template <int kWidth>
+__device__ bool add_divided(unsigned char* shared, float* decays, PartOfRow<kWidth>& dq,
+                            PartOfRow<kWidth>& row, PartOfRow<kWidth>& column) {
+  using M = GradientShared<kWidth, true>;
+  constexpr int spans = 2 * kGradientCount / kWidth, size = kChunk / spans;  // of tokens
+  const int span = static_cast<int>(threadIdx.x) / (kWidth / 2);
+  const int d = static_cast<int>(threadIdx.x) % (kWidth / 2) * 2;
+  const auto decay = [&](int t) -> float2& {
+    return *reinterpret_cast<float2*>(decays + t * kWidth + d);
+  };
+  auto* const products = reinterpret_cast<float2*>(shared + M::kDecays) + d / 2;  // of spans
+  float2 product{1, 1};
+#pragma unroll
+  for (int t = span * size; t < (span + 1) * size; ++t) product = product * decay(t);
+  products[span * (kWidth / 2)] = product;
+  __syncthreads();
+  float2 low{1, 1}, high{1, 1};
+#pragma unroll
+  for (int i = 0; i < spans; ++i) {
+    float2& half = i < spans / 2 ? low : high;
+    half = half * products[i * (kWidth / 2)];
+  }
+  if (!__syncthreads_and(Divisor::suits(low) && Divisor::suits(high))) return false;
+  float2 b = Divisor(low).lift;
+  for (int i = 0; i < span; ++i) b = b * products[i * (kWidth / 2)];
+#pragma unroll
+  for (int t = span * size; t < (span + 1) * size; ++t) {
+    b = b * decay(t);
+    decay(t) = b;
+    const int place = RowTile<kWidth>::element(t & ~7, t % 8, d);
+    const float2 key = unpack(word_at(shared, M::kKeys + place));
+    word_at(shared, place) = pack({__fdividef(key.x, b.x), __fdividef(key.y, b.y)});
+    word_at(shared, M::kTileBytes + place) = pack(b * unpack(word_at(shared, M::kQueries + place)));
+    word_at(shared, 2 * M::kTileBytes + place) = pack(b * key);
+  }
+  __syncthreads();
+  const uint32_t base = shared_address(shared);
+  const Panel<kChunk> dp(base + M::kP), da(base + M::kA);
+  const RowTile<kWidth> divided(base), queries(base + M::kTileBytes),
+      keys(base + 2 * M::kTileBytes);
+  const int r = warp() % 4, first = warp() / 4 * kPartBlocks<kWidth>;
+#pragma unroll
+  for (int j = 0; j < kPartBlocks<kWidth>; ++j) {
+    Sums16 to_query = {}, to_row = {}, to_column = {};
+    multiply_scores(to_query, to_row, to_column, dp, da, divided, queries, keys, r, first + j);
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 b_of =
+            *reinterpret_cast<const float2*>(decays + (16 * r + lane() / 4 + 8 * half) * kWidth +
+                                             16 * (first + j) + column_in(n, 0));
+        add_pair(dq[j][n], half, b_of, pair_of(to_query[n], half));
+        add_pair(row[j][n], half, b_of, pair_of(to_row[n], half));
+        add_pair(column[j][n], half, {__fdividef(1, b_of.x), __fdividef(1, b_of.y)},
+                 pair_of(to_column[n], half));
+      }
+    }
+  }
+  return true;
+}
+
 struct Element {
   float2 decay, own;
 };
 
-/// The scores' gradients times keys and queries, for decays of each feature: levels of the chunk.
+/// The same by the levels of the chunk, for any decays.
 template <int kWidth>
-__device__ void add_levels(const Chunk<Half>& c, unsigned char* shared, PartOfRow<kWidth>& dq,
+__device__ void add_levels(unsigned char* shared, const float* decays, PartOfRow<kWidth>& dq,
                            PartOfRow<kWidth>& row, PartOfRow<kWidth>& column) {
   using M = GradientShared<kWidth, true>;
   constexpr int blocks = kPartBlocks<kWidth>;
@@ -62,8 +155,6 @@ __device__ void add_levels(const Chunk<Half>& c, unsigned char* shared, PartOfRo
                        *const decays_of = shared + 2 * M::kTileBytes;
   const RowTile<kWidth> keys(base), queries(base + M::kTileBytes);
   const Panel<kChunk> dp(base + M::kP), da(base + M::kA);
-  auto* const decays = reinterpret_cast<float*>(shared + 3 * M::kTileBytes);  // [64][kWidth]
-  store_decays<kWidth, kGradientCount>(decays, c);
   // The first threads have two features of keys, the next ones of queries, the next ones of decays.
   const int role = thread / kWidth;
   const int d = thread % (kWidth / 2) * 2, half_of_tokens = thread / (kWidth / 2) % 2;
@@ -145,6 +236,21 @@ __device__ void add_levels(const Chunk<Half>& c, unsigned char* shared, PartOfRo
       }
     }
   });
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {  // pairs of a token with itself
+    const int t = 16 * r + lane() / 4 + 8 * half;
+    const float of_self = widen(half_at(shared, M::kP + Panel<kChunk>::element(t, t)));
+#pragma unroll
+    for (int j = 0; j < blocks; ++j) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const int place = RowTile<kWidth>::word(2 * r + half, 2 * (first + j) + n);
+        add_pair(dq[j][n], half, {of_self, of_self}, unpack(word_at(shared, M::kKeys + place)));
+        add_pair(column[j][n], half, {of_self, of_self},
+                 unpack(word_at(shared, M::kQueries + place)));
+      }
+    }
+  }
 }
 
 }  // namespace sash::cuda::delta

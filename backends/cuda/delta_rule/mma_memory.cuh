@@ -41,6 +41,36 @@ class PreparedMemory {
   Workspace memory_;
 };
 
+/// Memory for the gradients of states and of u. They are in the places of dq, dk and dv of their
+/// chunk if these have as many elements: the kernel of gradients reads them before it writes there.
+/// Otherwise they are in memory of the call.
+template <int kWidth>
+class PassedMemory {
+ public:
+  PassedMemory(const KernelContext& context, const Inputs& x, const Gradients& grads)
+      : u_fits_(fits(x, x.v)),
+        states_fit_(fits(x, x.q) && x.q.shape[1] == x.v.shape[1]),
+        memory_(context, ((u_fits_ ? 0 : 1) + (states_fit_ ? 0 : kWidth / 64)) * size_of(x) * 2) {
+    auto* const own = memory_.template ptr<Half>();
+    dstates[0] = states_fit_ ? grads.dq.ptr<Half>() : own;
+    dstates[1] = states_fit_ ? grads.dk.ptr<Half>() : own + size_of(x);
+    du = u_fits_ ? grads.dv.ptr<Half>() : own + (states_fit_ ? 0 : kWidth / 64) * size_of(x);
+  }
+
+  Half *dstates[2], *du;
+
+  /// Elements of an array.
+  static int64_t size_of(const Inputs& x) { return chunks_of(x) * kChunk * kWidth; }
+
+ private:
+  static bool fits(const Inputs& x, const TensorView& rows) {
+    return !x.texts && rows.shape[2] % kChunk == 0 && rows.shape[3] == kWidth;
+  }
+
+  bool u_fits_, states_fit_;
+  Workspace memory_;
+};
+
 /// In place of `Arrays::run_log2`: the state before each chunk is kept, not of each run alone.
 inline constexpr int kAllStates = -1;
 

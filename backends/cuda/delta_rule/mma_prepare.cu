@@ -6,16 +6,13 @@
 /// With a decay for each head, P and A are products of rows times exp(G[t] - G[i]), where G is the
 /// running sum of g. |G| is at most 200 x 64, so that differences are exact to 0.002.
 ///
-/// With a decay for each feature, P and A are the products of scale b q and b k with k / b, if b
-/// stays large enough in the chunk. Otherwise they are sums over the levels of
-/// `each_decay_of_level`, whose decays are at most 1.
+/// With a decay for each feature, P and A are the products of scale b q and b k with k / b, if one
+/// may divide by b (`Divisor`). Otherwise they are sums over the levels of `each_decay_of_level`,
+/// whose decays are at most 1.
 namespace sash::cuda::delta {
 namespace {
 
 constexpr int kCount = 128;  // threads
-/// P and A are divided by b where the decays of each half of a chunk multiply to at least exp(-30):
-/// b and 1 / b are far from the ends of a float's range.
-constexpr float kLeastDivisor = 9.36e-14f;
 
 template <int kWidth, bool kFeatures, bool kPanels>
 struct PrepareShared {
@@ -65,9 +62,10 @@ struct PreparedElement {
   float2 decay, key, query;
 };
 
-/// Writes the rows of a tile as a panel, times a factor for each row if there is one.
-template <int kWidth, class F = std::nullptr_t>
-__device__ void write_panel(Half* to, const unsigned char* tile, const F& factor = nullptr) {
+/// Writes the rows of a tile as a panel, after f(row, words) has changed 8 elements at a time:
+/// those of columns from `panel_column` on.
+template <int kWidth, class F>
+__device__ void write_panel(Half* to, const unsigned char* tile, const F& f) {
   using X = Tile<Half, kWidth>;
   constexpr int across = kWidth / 8;
 #pragma unroll 4
@@ -75,14 +73,13 @@ __device__ void write_panel(Half* to, const unsigned char* tile, const F& factor
     const auto row = static_cast<int>(i / (8 * across) * 8 + i % 8);
     const auto chunk = static_cast<int>(i / 8 % across);
     auto eight = *reinterpret_cast<const uint4*>(tile + X::offset(row, chunk));
-    if constexpr (!std::is_null_pointer_v<F>) {
-      const float by = factor(row);
-      for (uint32_t* word : {&eight.x, &eight.y, &eight.z, &eight.w}) {
-        *word = pack(by * unpack(*word));
-      }
-    }
+    f(row, reinterpret_cast<uint32_t(&)[4]>(eight));
     reinterpret_cast<uint4*>(to)[i] = eight;
   }
+}
+template <int kWidth>
+__device__ int panel_column() {
+  return static_cast<int>(threadIdx.x) / 8 % (kWidth / 8) * 8;
 }
 
 /// Reads the decays of a chunk to [64][kWidth], and waits for all copies.
@@ -204,52 +201,21 @@ __global__ void __launch_bounds__(kCount, kFeatures ? 2
     const bool has_keys = thread < kWidth, has_queries = thread >= kCount - kWidth;
     const auto load = [&](int first, int j) {
       const int place = RowTile<kWidth>::element(first, j, d);
+      const uint32_t key = kWidth == kCount || has_keys ? word_at(shared, place) : 0;
       const uint32_t query = has_queries ? word_at(shared, M::kQueries + place) : 0;
       return PreparedElement{*reinterpret_cast<const float2*>(decays + (first + j) * kWidth + d),
-                             unpack(word_at(shared, place)), unpack(query)};
+                             unpack(key), unpack(query)};
     };
-    auto* const halves = reinterpret_cast<float2*>(shared + M::kHalves) + d / 2;
+    auto* const halves = reinterpret_cast<float2*>(shared + M::kHalves);
     float2 product{1, 1};  // of the decays of this thread's tokens
 #pragma unroll 8
     for (int t = half * (kChunk / 2); t < (half + 1) * (kChunk / 2); ++t) {
       product = product * *reinterpret_cast<const float2*>(decays + t * kWidth + d);
     }
-    if (has_keys) halves[half * (kWidth / 2)] = product;
-    const bool divides =
-        __syncthreads_and(product.x >= kLeastDivisor && product.y >= kLeastDivisor) != 0;
-    const float2 other = halves[(1 - half) * (kWidth / 2)];
-    float2 up = half == 0 ? float2{1, 1} : other, down = half == 0 ? other : float2{1, 1};
-    PreparedElement group[8];
-    if (divides) {
-      const float2 last = product * other;
-#pragma unroll 1
-      for (int first = half * (kChunk / 2); first < (half + 1) * (kChunk / 2); first += 8) {
-#pragma unroll
-        for (int j = 0; j < 8; ++j) group[j] = load(first, j);
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          up = up * group[j].decay;
-          const int place = RowTile<kWidth>::element(first, j, d);
-          if (has_keys) {
-            const float2 key = group[j].key;
-            const float2 divided{__fdividef(key.x, up.x), __fdividef(key.y, up.y)};
-            word_at(shared, place) = pack(divided);
-            word_at(shared, M::kLevels + place) = pack(key * up);
-            word_at(shared, M::kLevels + M::kTileBytes + place) = pack(divided * last);
-          }
-          if (has_queries) {
-            word_at(shared, M::kQueries + place) = pack(x.scale * (group[j].query * up));
-          }
-        }
-      }
-      if (has_keys && half == 1) *reinterpret_cast<float2*>(factors + d) = last;
-      __syncthreads();
-      multiply_all([=](int i) {
-        return RowTile<kWidth>(base + static_cast<uint32_t>(i == 0 ? M::kQueries : M::kLevels));
-      });
-      add_growth(growth, betas, scores[own - 1][3], r);
-      scale = 1;
-    } else {
+    if (has_keys) halves[(half * kWidth + d) / 2] = product;
+    const bool divides = __syncthreads_and(Divisor::suits(product)) != 0;
+    const float2 low = halves[d / 2], high = halves[(kWidth + d) / 2];
+    if (!divides) {
       const RowTile<kWidth> level_keys(base + M::kLevels);
       const auto level_lefts = lefts_of(base + M::kLevels);
       each_level([&]<int kHalf>() {
@@ -288,8 +254,15 @@ __global__ void __launch_bounds__(kCount, kFeatures ? 2
       add_where(scores[0][3], sum[0], [](int t, int i) { return t == i; });
       add_growth(growth, betas, sum[own - 1], r);
       __syncthreads();
+    }
 
-      // b k and f k in the place of the levels, scale b q in that of q.
+    // b k in the place of the levels, scale b q in that of q; with a divisor also k / b and f k.
+    PreparedElement group[8];
+    const Divisor divisor(low);
+    const float2 lift = divides ? divisor.lift : float2{1, 1};
+    const float2 last = low * lift * high;
+    float2 up = half == 0 ? lift : low * lift;
+    const auto multiply_by_b = [&]<bool kDivides>() {
 #pragma unroll 1
       for (int first = half * (kChunk / 2); first < (half + 1) * (kChunk / 2); first += 8) {
 #pragma unroll
@@ -298,14 +271,33 @@ __global__ void __launch_bounds__(kCount, kFeatures ? 2
         for (int j = 0; j < 8; ++j) {
           up = up * group[j].decay;
           const int place = RowTile<kWidth>::element(first, j, d);
-          if (has_keys) word_at(shared, M::kLevels + place) = pack(group[j].key * up);
+          if (has_keys) {
+            const float2 key = group[j].key;
+            word_at(shared, M::kLevels + place) = pack(key * up);
+            if constexpr (kDivides) {
+              const float2 divided{__fdividef(key.x, up.x), __fdividef(key.y, up.y)};
+              word_at(shared, place) = pack(divided);
+              word_at(shared, M::kLevels + M::kTileBytes + place) = pack(divided * last);
+            }
+          }
           if (has_queries) {
             word_at(shared, M::kQueries + place) = pack(x.scale * (group[j].query * up));
           }
         }
       }
+    };
+    if (divides) {
+      multiply_by_b.template operator()<true>();
+      __syncthreads();
+      multiply_all([=](int i) {
+        return RowTile<kWidth>(base + static_cast<uint32_t>(i == 0 ? M::kQueries : M::kLevels));
+      });
+      add_growth(growth, betas, scores[own - 1][3], r);
+      scale = 1;
+    } else {
+      multiply_by_b.template operator()<false>();
+      float2 down = half == 0 ? high : float2{1, 1};
       if (has_keys) {
-        if (half == 1) *reinterpret_cast<float2*>(factors + d) = up;
 #pragma unroll 1
         for (int first = (half + 1) * (kChunk / 2) - 8; first >= half * (kChunk / 2); first -= 8) {
 #pragma unroll
@@ -320,20 +312,37 @@ __global__ void __launch_bounds__(kCount, kFeatures ? 2
       }
       __syncthreads();
     }
-    write_panel<kWidth>(panel_of(x.arrays.b), shared + M::kLevels);
-    write_panel<kWidth>(panel_of(x.arrays.f), shared + M::kLevels + M::kTileBytes);
-    write_panel<kWidth>(panel_of(x.arrays.q), shared + M::kQueries);
+    if (has_keys && half == 1) *reinterpret_cast<float2*>(factors + d) = low * high;
+    uint32_t drops[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      drops[i] = pack(Divisor(halves[panel_column<kWidth>() / 2 + i]).drop);
+    const auto unlift = [&](int, uint32_t(&words)[4]) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        words[i] = divides ? multiply_halves(words[i], drops[i]) : words[i];
+    };
+    write_panel<kWidth>(panel_of(x.arrays.b), shared + M::kLevels, unlift);
+    write_panel<kWidth>(panel_of(x.arrays.f), shared + M::kLevels + M::kTileBytes,
+                        [](int, uint32_t(&)[4]) {});
+    write_panel<kWidth>(panel_of(x.arrays.q), shared + M::kQueries, unlift);
   } else {
     if (thread < kWidth) factors[thread] = exp2_approx(sums[kChunk - 1]);
     multiply_all(lefts_of(base));
     add_growth(growth, betas, scores[own - 1][3], r);
     if constexpr (kPanels) {
+      const auto times = [&](const auto& factor) {
+        return [&](int t, uint32_t(&words)[4]) {
+          const float by = factor(t);
+          for (uint32_t& word : words) word = pack(by * unpack(word));
+        };
+      };
       const auto b = [&](int t) { return exp2_approx(sums[t]); };
-      write_panel<kWidth>(panel_of(x.arrays.b), shared, b);
+      write_panel<kWidth>(panel_of(x.arrays.b), shared, times(b));
       write_panel<kWidth>(panel_of(x.arrays.f), shared,
-                          [&](int t) { return exp2_approx(sums[kChunk - 1] - sums[t]); });
+                          times([&](int t) { return exp2_approx(sums[kChunk - 1] - sums[t]); }));
       write_panel<kWidth>(panel_of(x.arrays.q), shared + M::kQueries,
-                          [&](int t) { return x.scale * b(t); });
+                          times([&](int t) { return x.scale * b(t); }));
     }
     __syncthreads();
   }
