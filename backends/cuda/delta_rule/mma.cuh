@@ -133,7 +133,7 @@ __device__ inline void add_pair(float (&sum)[4], int half, float2 x, float2 y) {
   sum[2 * half + 1] += x.y * y.y;
 }
 __device__ inline uint32_t pack(float2 pair) { return Operand<Half>::pack(pair.x, pair.y); }
-/// The products of two pairs.
+/// The products of the elements of two packed pairs.
 __device__ inline uint32_t multiply_halves(uint32_t x, uint32_t y) {
   const __nv_bfloat162 product = __hmul2(reinterpret_cast<const __nv_bfloat162&>(x),
                                          reinterpret_cast<const __nv_bfloat162&>(y));
@@ -284,10 +284,10 @@ __device__ void each_level(const F& f) {
   f.template operator()<1>();
 }
 
-/// Whether products may be divided by b: if, for each feature, the decays of each half of the chunk
-/// multiply to at least exp(-60). Kernels then multiply b by `lift`, a power of two that makes b
+/// b as a divisor. Kernels divide by b if, for each feature, the decays of each half of the chunk
+/// multiply to at least exp(-60) (`suits`). They multiply b by `lift`, a power of two that makes b
 /// about 1 in the middle of the chunk, so that b and 1 / b are in a float's range. `drop` is
-/// 1 / lift. Both for two features, from the product `low` of the first half's decays.
+/// 1 / lift. Both are for two features. `low` is the product of the decays of the first half.
 struct Divisor {
   static constexpr float kLeast = 8.76e-27f;  // exp(-60)
 
@@ -298,13 +298,14 @@ struct Divisor {
   float2 lift, drop;
 
  private:
-  static constexpr uint32_t kExponent = 0x7f800000, kTwice0 = 254u << 23;  // of 2^0, twice
+  // The bits of an exponent, and twice those that 1 has.
+  static constexpr uint32_t kExponent = 0x7f800000, kTwiceOne = 254u << 23;
 
   __device__ static float drop_of(float x) {
     return __uint_as_float(__float_as_uint(x) & kExponent);
   }
   __device__ static float lift_of(float x) {
-    return __uint_as_float(kTwice0 - (__float_as_uint(x) & kExponent));
+    return __uint_as_float(kTwiceOne - (__float_as_uint(x) & kExponent));
   }
 };
 

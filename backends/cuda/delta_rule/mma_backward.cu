@@ -65,7 +65,7 @@ void mma_backward(KernelContext& context, const Inputs& x, const Gradients& grad
   with_width(x, [&]<int kWidth>() {
     const bool hopper = hopper_takes(context, x), panels = !hopper || Sizes(x).gates > 1;
     const int run_log2 = panels ? kAllStates : hopper_run_log2(context, x);
-    const KeptMemory<kWidth> kept(context, x, run_log2, &grads.kept);
+    const KeptMemory<kWidth> kept(x, run_log2, grads.kept);
     const PassedMemory<kWidth> passed(context, x, grads);
     const PreparedMemory<kWidth> prepared(context, x, panels, panels ? nullptr : kept.end);
     Arrays arrays = prepared.arrays;

@@ -100,7 +100,7 @@ void mma_forward(KernelContext& context, const Inputs& x, View out, View state,
     const bool hopper = hopper_takes(context, x), panels = !hopper || Sizes(x).gates > 1;
     const int run_log2 = panels ? kAllStates : hopper_run_log2(context, x);
     std::optional<KeptMemory<kWidth>> memory;
-    if (kept) memory.emplace(context, x, run_log2, kept);
+    if (kept) memory.emplace(x, run_log2, *kept);
     const PreparedMemory<kWidth> prepared(context, x, panels,
                                           kept && !panels ? memory->end : nullptr);
     Arrays arrays = prepared.arrays;

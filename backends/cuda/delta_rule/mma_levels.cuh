@@ -73,9 +73,9 @@ __device__ void multiply_scores(Sums16& dq, Sums16& row, Sums16& column, const P
   }
 }
 
-/// Adds the gradients of scores times keys and queries, for decays of each feature: products with
-/// k / b, b q and b k. `decays` are those of the tokens. If one may not divide by b (`Divisor`),
-/// returns false and adds nothing.
+/// Adds the products of dP and dA with k / b, b q and b k, for decays of each feature. `decays` has
+/// the decays of tokens, and b afterwards. Returns false, and adds nothing, if b is too small to
+/// divide by (`Divisor::suits`).
 template <int kWidth>
 __device__ bool add_divided(unsigned char* shared, float* decays, PartOfRow<kWidth>& dq,
                             PartOfRow<kWidth>& row, PartOfRow<kWidth>& column) {
@@ -142,7 +142,7 @@ struct Element {
   float2 decay, own;
 };
 
-/// The same by the levels of the chunk, for any decays.
+/// Adds the same by the levels of the chunk, for any decays.
 template <int kWidth>
 __device__ void add_levels(unsigned char* shared, const float* decays, PartOfRow<kWidth>& dq,
                            PartOfRow<kWidth>& row, PartOfRow<kWidth>& column) {

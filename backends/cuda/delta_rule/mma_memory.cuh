@@ -74,17 +74,15 @@ class PassedMemory {
 /// In place of `Arrays::run_log2`: the state before each chunk is kept, not of each run alone.
 inline constexpr int kAllStates = -1;
 
-/// States before chunks, and w: in `kept`, or in memory of the call if it is null. On Hopper, with
-/// a decay for each head, what `prepare` writes comes next in `kept`.
+/// States before chunks, and w, in the memory `kept`. On Hopper, with a decay for each head, what
+/// `prepare` writes comes next.
 template <int kWidth>
 class KeptMemory {
  public:
-  KeptMemory(const KernelContext& context, const Inputs& x, int run_log2, const TensorView* kept)
-      : memory_(context, kept ? 0 : bytes_of(x, run_log2)) {
-    states = reinterpret_cast<Half*>(kept ? kept->ptr<char>() : memory_.template ptr<char>());
-    w = states + states_of(x, run_log2) * (kWidth * kWidth);
-    end = w + chunks_of(x) * (kChunk * kWidth);
-  }
+  KeptMemory(const Inputs& x, int run_log2, const TensorView& kept)
+      : states(reinterpret_cast<Half*>(kept.ptr<char>())),
+        w(states + states_of(x, run_log2) * (kWidth * kWidth)),
+        end(w + chunks_of(x) * (kChunk * kWidth)) {}
 
   static int64_t bytes_of(const Inputs& x, int run_log2) {
     return (states_of(x, run_log2) * kWidth + chunks_of(x) * kChunk) * kWidth * 2;
@@ -97,8 +95,6 @@ class KeptMemory {
     if (run_log2 == kAllStates) return chunks_of(x);
     return (ceil_div(x.slots(), int64_t{1} << run_log2) + x.text_count()) * x.v.shape[1];
   }
-
-  Workspace memory_;
 };
 
 inline constexpr int kChainWidth = 64;   // columns of the states of a chain

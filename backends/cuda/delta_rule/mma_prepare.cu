@@ -6,9 +6,9 @@
 /// With a decay for each head, P and A are products of rows times exp(G[t] - G[i]), where G is the
 /// running sum of g. |G| is at most 200 x 64, so that differences are exact to 0.002.
 ///
-/// With a decay for each feature, P and A are the products of scale b q and b k with k / b, if one
-/// may divide by b (`Divisor`). Otherwise they are sums over the levels of `each_decay_of_level`,
-/// whose decays are at most 1.
+/// With a decay for each feature, P and A are the products of scale b q and b k with k / b, if b is
+/// large enough to divide by (`Divisor::suits`). Otherwise P and A are sums over the levels of
+/// `each_decay_of_level`, whose decays are at most 1.
 namespace sash::cuda::delta {
 namespace {
 
@@ -77,6 +77,7 @@ __device__ void write_panel(Half* to, const unsigned char* tile, const F& f) {
     reinterpret_cast<uint4*>(to)[i] = eight;
   }
 }
+/// The first of the columns that this thread writes by `write_panel`, the same in all rows.
 template <int kWidth>
 __device__ int panel_column() {
   return static_cast<int>(threadIdx.x) / 8 % (kWidth / 8) * 8;
@@ -256,7 +257,8 @@ __global__ void __launch_bounds__(kCount, kFeatures ? 2
       __syncthreads();
     }
 
-    // b k in the place of the levels, scale b q in that of q; with a divisor also k / b and f k.
+    // b k in the place of the levels, scale b q in the place of q; if b divides, also k / b and f
+    // k.
     PreparedElement group[8];
     const Divisor divisor(low);
     const float2 lift = divides ? divisor.lift : float2{1, 1};
@@ -315,12 +317,14 @@ __global__ void __launch_bounds__(kCount, kFeatures ? 2
     if (has_keys && half == 1) *reinterpret_cast<float2*>(factors + d) = low * high;
     uint32_t drops[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
+    for (int i = 0; i < 4; ++i) {
       drops[i] = pack(Divisor(halves[panel_column<kWidth>() / 2 + i]).drop);
+    }
     const auto unlift = [&](int, uint32_t(&words)[4]) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
+      for (int i = 0; i < 4; ++i) {
         words[i] = divides ? multiply_halves(words[i], drops[i]) : words[i];
+      }
     };
     write_panel<kWidth>(panel_of(x.arrays.b), shared + M::kLevels, unlift);
     write_panel<kWidth>(panel_of(x.arrays.f), shared + M::kLevels + M::kTileBytes,

@@ -21,7 +21,7 @@ inline constexpr int kConsumers = 12;                   // warps
 inline constexpr int kThreads = 32 * (kConsumers + 4);  // and a group of warps with the producer
 inline constexpr int kChunks = 32;  // of 32 blocks, in the list at a time: a lane scans each
 inline constexpr int kWindow = 32 * kChunks;
-inline constexpr int kConsumersBarrier = 1;  // named
+inline constexpr int kConsumersBarrier = 1;  // a named barrier
 inline constexpr int kKeys = 64;             // of a step
 inline constexpr int kCrowd = 9;             // a block that so many warps need is listed first
 
@@ -56,7 +56,7 @@ struct QueryMemory {
   int counts[kConsumers + 1], listed;   ///< of an owner, and of all
   unsigned started;                     ///< steps whose copies have been started
   hopper::Ring<Keys, Shape::kStages, 2> ring;
-  hopper::Ring<Keys, 1> lists;  ///< of the list: the consumers write it, the producer reads it
+  hopper::Ring<Keys, 1> lists;  ///< for the list: written by the consumers, read by the producer
 };
 
 /// Keys [first, past), and whether all rows of the item see kKeys keys.
@@ -162,7 +162,7 @@ class QueryTile {
                                first_step / Shape::kStages % 2 << 24 |
                                seen_whole(base + listed) << 25;
         uint32_t mine = __ballot_sync(~0u, warps_of(selected_by) >> warp() & 1);
-        const auto look = [&] {  // at the next visit of the warp: its items, and `visit`
+        const auto look = [&] {  // the items of the warp's next visit, and its word `visit`
           const int at = __ffs(static_cast<int>(mine)) - 1;
           return uint2{__shfl_sync(~0u, selected_by >> warp(), at), __shfl_sync(~0u, visit, at)};
         };
