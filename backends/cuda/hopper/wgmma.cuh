@@ -51,6 +51,16 @@ class Operand {
   __device__ explicit Operand(const Tile<T, width, rows, slab>& tile)
       : low_(uniform(tile.address() >> 4 | Tile<T, width, rows, slab>::kSlabBytes >> 4 << 16)) {}
 
+  /// The same without a shuffle, for a tile that is a member of shared memory, or that a number has
+  /// which the compiler knows to be uniform. The compiler forms it anew at each use, so that no
+  /// registers hold it from one iteration of a loop to the next.
+  template <class T, int width, int rows, int slab>
+  __device__ static Operand fresh(const Tile<T, width, rows, slab>& tile) {
+    uint32_t low = tile.address() >> 4 | Tile<T, width, rows, slab>::kSlabBytes >> 4 << 16;
+    asm volatile("" : "+r"(low));
+    return Operand(low);
+  }
+
   /// The operand that starts `bytes` bytes later.
   __device__ Operand operator+(uint32_t bytes) const { return Operand(low_ + (bytes >> 4)); }
   /// The same operand in stage `stage` of a ring whose stages are `bytes` bytes apart. With `at`,

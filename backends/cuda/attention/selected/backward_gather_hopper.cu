@@ -16,6 +16,7 @@ struct GatherShape : hopper::Groups<2> {
   using Rows = Tile<T, depth, 64>;
   static constexpr int kDepth = depth, kParts = parts, kSquares = 2 * parts;
   static constexpr int kStages = depth == 64 ? 4 : 3;  // and warps that gather
+  static constexpr int kShares = 8;
 };
 
 namespace {
@@ -32,62 +33,82 @@ struct Shared {
   Square<T> ds[2][S::kSquares];
   float lse[S::kStages][64], dot[S::kStages][64];
   KeyRange range[S::kStages][64];
-  int share[S::kStages][64];  ///< the number of the row's share, -1 if there is none
-  int partial[S::kStages];    ///< whether a row does not see all keys of the block of threads
+  /// The number of the row's share, -1 if there is none. Also of tiles that have left the ring:
+  /// shares are written two tiles later.
+  int share[S::kShares][64];
+  int partial[S::kStages];  ///< whether a row does not see all keys of the block of threads
   hopper::Barrier keys;
   hopper::Ring<typename S::Rows, S::kStages> ring;
   hopper::Ring<Square<T>, 2> squares;  ///< of dS
 };
 
+/// What a lane knows of two rows of a tile before it copies them.
+template <class S, class T>
+struct Gathered {
+  uint32_t in_q[2], in_g[2];
+  RowStats stats[2];
+  KeyRange range[2];
+  int share[2];
+  bool partial;  ///< whether a row does not see all keys
+
+  __device__ Gathered(const Backward<T>& x, const Segment& segment, const KeyWork& work,
+                      const ListRows& rows, int first) {
+    const Dims& dims = x.dims;
+    const int i = first + lane();
+    const Selector selectors[2] = {rows.selector(dims, i), rows.selector(dims, i + 32)};
+    const RowAt row[2] = {rows.row(dims, selectors[0], i), rows.row(dims, selectors[1], i + 32)};
+    // A row that does not exist loads the statistics of another: so no load waits for a branch.
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const bool inside = row[half].query >= 0;
+      stats[half] = x.stats[inside ? dims.row_of(work.b, row[half].head) + row[half].query : 0];
+    }
+    partial = work.past < work.first + 64 * S::kSquares;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const bool inside = row[half].query >= 0;
+      in_q[half] = row[half].in(x.q.at(work.b, 0));
+      in_g[half] = row[half].in(x.g.at(work.b, 0));
+      if (!inside) stats[half] = {fragments::kInfinity, 0};
+      range[half] = inside ? dims.range(work.b, row[half].head, row[half].query) : KeyRange{0, 0};
+      share[half] =
+          inside ? work.result(dims, segment, selectors[half]) * dims.group + row[half].in_group
+                 : -1;
+      partial |= inside && (range[half].first > work.first ||
+                            range[half].past < work.first + 64 * S::kSquares);
+    }
+  }
+};
+
 /// The loop of a warp that gathers: of every `kStages`th tile.
 template <class S, class T>
 __device__ void gather(const Backward<T>& x, const Segment& segment, const KeyWork& work,
-                       const ListRows& rows, Shared<S, T>& shared, int stage) {
-  const Dims& dims = x.dims;
+                       const ListRows& rows, Shared<S, T>& shared, int tile) {
   const Rows<const T> q = x.q.at(work.b, 0), g = x.g.at(work.b, 0);
-  Selector next[2] = {rows.selector(dims, 64 * stage + lane()),
-                      rows.selector(dims, 64 * stage + lane() + 32)};
-  uint32_t parity = 0;
-  for (int first = 64 * stage; first < rows.count; first += 64 * S::kStages, parity ^= 1) {
-    uint32_t in_q[2], in_g[2];
-    RowStats stats[2];
-    KeyRange range[2];
-    int share[2];
-    bool hides = work.past < work.first + 64 * S::kSquares;
+  const int tiles = (rows.count + 63) / 64;
+  if (tile >= tiles) return;
+  Gathered<S, T> own(x, segment, work, rows, 64 * tile);
+  for (; tile < tiles; tile += S::kStages) {
+    const int stage = tile % S::kStages;
+    shared.ring.acquire({stage, static_cast<uint32_t>(tile / S::kStages % 2)});
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int i = first + 32 * half + lane();
-      const RowAt row = rows.row(dims, next[half], i);
-      const bool inside = row.query >= 0;
-      in_q[half] = row.in(q);
-      in_g[half] = row.in(g);
-      stats[half] = inside ? x.stats[dims.row_of(work.b, row.head) + row.query]
-                           : RowStats{fragments::kInfinity, 0};
-      range[half] = inside ? dims.range(work.b, row.head, row.query) : KeyRange{0, 0};
-      share[half] =
-          inside ? work.result(dims, segment, next[half]) * dims.group + row.in_group : -1;
-      hides |= inside &&
-               (range[half].first > work.first || range[half].past < work.first + 64 * S::kSquares);
-      next[half] = rows.selector(dims, i + 64 * S::kStages);
-    }
-    shared.ring.acquire({stage, parity});
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      copy_gathered(shared.stage[stage].q, 32 * half, q, in_q[half]);
-      copy_gathered(shared.stage[stage].g, 32 * half, g, in_g[half]);
+      copy_gathered(shared.stage[stage].q, 32 * half, q, own.in_q[half]);
+      copy_gathered(shared.stage[stage].g, 32 * half, g, own.in_g[half]);
       const int i = 32 * half + lane();
-      shared.lse[stage][i] = stats[half].lse;
-      shared.dot[stage][i] = stats[half].dot;
-      shared.range[stage][i] = range[half];
-      shared.share[stage][i] = share[half];
+      shared.lse[stage][i] = own.stats[half].lse;
+      shared.dot[stage][i] = own.stats[half].dot;
+      shared.range[stage][i] = own.range[half];
+      shared.share[tile % S::kShares][i] = own.share[half];
     }
-    const bool partial = __any_sync(~0u, hides);
+    const bool partial = __any_sync(~0u, own.partial);
     if (lane() == 0) shared.partial[stage] = partial;
     mma::wait_for_copies();
     hopper::fence_proxy_async();
     // All lanes arrive, here and in `Group`: compute-sanitizer does not see that __syncwarp orders
     // the accesses of other lanes.
     shared.ring.full[stage].arrive();
+    own = Gathered<S, T>(x, segment, work, rows, 64 * (tile + S::kStages));
   }
 }
 
@@ -99,6 +120,10 @@ __device__ void forget(float (&sum)[n]) {
   for (int i = 0; i < n; ++i) asm volatile("" : "=f"(sum[i]));
 }
 
+/// Sums and scores fill the registers. ptxas spills what it keeps beside them, and spilled values
+/// take hundreds of cycles to load, behind the other accesses of shared memory. So the number of a
+/// stage comes from a loop that ptxas knows to be uniform, and operands are formed where they are
+/// used.
 template <class S, class T>
 class Group {
  public:
@@ -109,40 +134,28 @@ class Group {
         work_(work),
         shared_(shared),
         shares_(shares),
-        k_(shared.k[0]),
-        q_(shared.stage[0].q),
-        squares_(shared.ds[0][0]) {}
+        group_(hopper::group()) {}
 
+  /// `tiles` is the same for all lanes.
   __device__ void run(int tiles) {
     shared_.keys.wait(0);
-    shared_.ring.wait(at_);
-    start_scores(0);
+    int stage = 0, round = 0;
     for (int tile = 0;; ++tile) {
+      shared_.ring.wait(PipelineState<S::kStages>(stage, round % 2));
+      // The group's own shares come late, when the other group has stored its dS.
+      if (tile > 1 && tile % 2 == group_) write_shares(tile - 2);
 #pragma unroll
-      for (int part = 0; part < S::kParts; ++part) {
-        take(part);
-        if (part + 1 < S::kParts) start_scores(part + 1);
+      for (int part = 0; part < S::kParts; ++part) take(tile, stage, part);
+      // After a vote, ptxas knows that the branch is uniform.
+      if (__any_sync(~0u, tile + 1 == tiles)) break;
+      shared_.ring.empty[stage].arrive();
+      if (++stage == S::kStages) {
+        stage = 0;
+        ++round;
       }
-      // The group's own shares come after the next tile, when the other group has stored its dS.
-      const bool mine = tile % 2 == hopper::group();
-      if (tile > 0 && !mine) write_shares();
-      if (mine) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          share_[half] = shared_.share[at_.stage()][hopper::row_of(half)];
-        }
-        of_share_ = square_;
-      }
-      square_.advance();
-      shared_.ring.empty[at_.stage()].arrive();
-      at_.advance();
-      if (tile + 1 == tiles) {
-        if (mine) write_shares();
-        return;
-      }
-      shared_.ring.wait(at_);
-      start_scores(0);
     }
+    const int last = tiles - 1 - (tiles - 1 + group_) % 2;
+    if (last >= 0) write_shares(last);
   }
 
   /// Writes dk and dv.
@@ -152,7 +165,7 @@ class Group {
     for (int part = 0; part < S::kParts; ++part) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int key = 64 * (S::kParts * hopper::group() + part) + hopper::row_of(half);
+        const int key = 64 * (S::kParts * group_ + part) + hopper::row_of(half);
         float* const row = sums + work_.sums * (2 * size) + key * S::kDepth;
 #pragma unroll
         for (int j = 0; j < S::kDepth / 8; ++j) {
@@ -171,37 +184,33 @@ class Group {
  private:
   static constexpr uint32_t kPartBytes = sizeof(Rows);
 
-  /// S' = K Q', then dP' = V g'
-  __device__ void start_scores(int part) {
-    // `at` keeps descriptors from being kept in registers from tile to tile.
-    const Operand k = k_.at(static_cast<int>(hopper::group()) * S::kParts + part, kPartBytes);
-    const Operand q = q_.at(at_.stage(), sizeof(shared_.stage[0]));
-    forget(score_);
-    forget(dscore_);
+  /// Adds the products of a tile to the sums of a part.
+  __device__ void take(int tile, int stage, int part) {
+    const PipelineState<2> square = square_of(tile);
+    const Operand q = Operand::fresh(shared_.stage[stage].q);
+    const int place = S::kParts * group_ + part, first = work_.first + 64 * place;
+    float score[32], dscore[32];
+    // S' = K Q', dP' = V g'
+    forget(score);
     hopper::warpgroup_arrive();
-    hopper::multiply_rows<Rows, Rows>(score_, k, q);
+    hopper::multiply_rows<Rows, Rows>(score, Operand::fresh(shared_.k[place]), q);
     hopper::warpgroup_commit();
-    hopper::multiply_rows<Rows, Rows>(dscore_, k + sizeof(shared_.k), q + kPartBytes);
+    forget(dscore);
+    hopper::warpgroup_arrive();
+    hopper::multiply_rows<Rows, Rows>(dscore, Operand::fresh(shared_.v[place]), q + kPartBytes);
     hopper::warpgroup_commit();
-  }
-
-  /// Adds the products of a tile, whose scores are running, to the sums of a part.
-  __device__ void take(int part) {
-    const int stage = at_.stage();
-    const Operand q = q_.at(stage, sizeof(shared_.stage[0]));
     const bool partial = __any_sync(~0u, shared_.partial[stage]);
-    const int first = work_.first + 64 * (S::kParts * hopper::group() + part);
     const float exponent = scale_ * kLog2E;
     uint32_t words[16], gradients[16];
     hopper::warpgroup_wait<1>();
-    hopper::fence_operand(score_);
+    hopper::fence_operand(score);
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       const float lse = shared_.lse[stage][fragments::column_of(i / 4, i % 4)];
-      score_[i] = fragments::exp2_approx(fmaf(score_[i], exponent, -lse));
+      score[i] = fragments::exp2_approx(fmaf(score[i], exponent, -lse));
     }
-    hopper::fence_operand(score_);
-    hopper::pack<T>(words, score_);
+    hopper::fence_operand(score);
+    hopper::pack<T>(words, score);
     if (partial) hide(words, shared_.range[stage], first, work_.past);
     // dV += P' g
     hopper::fence_operand(dv_[part]);
@@ -209,35 +218,47 @@ class Group {
     hopper::multiply_add<Rows>(dv_[part], words, q + kPartBytes);
     hopper::warpgroup_commit();
     hopper::warpgroup_wait<1>();
-    hopper::fence_operand(dscore_);
+    hopper::fence_operand(dscore);
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       const float dot = shared_.dot[stage][fragments::column_of(i / 4, i % 4)];
-      dscore_[i] = score_[i] * (dscore_[i] - dot);
+      dscore[i] = score[i] * (dscore[i] - dot);
     }
-    hopper::pack<T>(gradients, dscore_);
+    hopper::pack<T>(gradients, dscore);
     if (partial) hide(gradients, shared_.range[stage], first, work_.past);
     // dK += dS' Q
     hopper::fence_operand(dk_[part]);
     hopper::warpgroup_arrive();
     hopper::multiply_add<Rows>(dk_[part], gradients, q);
     hopper::warpgroup_commit();
-    if (part == 0) shared_.squares.acquire(square_);
-    store_square(shared_.ds[square_.stage()][S::kParts * hopper::group() + part], gradients);
+    if (part == 0) shared_.squares.acquire(square);
+    store_square(shared_.ds[square.stage()][place], gradients);
     if (part + 1 == S::kParts) {
       hopper::fence_proxy_async();
-      shared_.squares.full[square_.stage()].arrive_as_one();
+      shared_.squares.full[square.stage()].arrive_as_one();
     }
     hopper::warpgroup_wait<0>();
     hopper::fence_operand(dv_[part]);
     hopper::fence_operand(dk_[part]);
   }
 
-  /// Writes the shares of tile `of_share_`: scale dS K.
-  __device__ void write_shares() {
+  /// Where the dS of a tile is.
+  static __device__ PipelineState<2> square_of(int tile) {
+    return {tile % 2, static_cast<uint32_t>(tile / 2 % 2)};
+  }
+
+  /// Writes the shares of a tile: scale dS K.
+  __device__ void write_shares(int tile) {
+    const PipelineState<2> square = square_of(tile);
+    int share[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      share[half] = shared_.share[tile % S::kShares][hopper::row_of(half)];
+    }
     float dq[S::kDepth / 2];
-    shared_.squares.wait(of_share_);
-    const Operand ds = squares_.at(of_share_.stage(), sizeof(shared_.ds[0])), k = k_.at(0, 0);
+    shared_.squares.wait(square);
+    const Operand ds = Operand::fresh(shared_.ds[square.stage()][0]),
+                  k = Operand::fresh(shared_.k[0]);
     forget(dq);
     hopper::warpgroup_arrive();
     hopper::multiply_add<Square<T>, Rows, false>(dq, ds, k);
@@ -249,11 +270,11 @@ class Group {
     hopper::warpgroup_commit();
     hopper::warpgroup_wait<0>();
     hopper::fence_operand(dq);
-    shared_.squares.release(of_share_);
+    shared_.squares.release(square);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (share_[half] < 0) continue;
-      write_part(shares_ + share_[half] * int64_t{S::kDepth}, dq, half, scale_);
+      if (share[half] < 0) continue;
+      write_part(shares_ + share[half] * int64_t{S::kDepth}, dq, half, scale_);
     }
   }
 
@@ -261,11 +282,7 @@ class Group {
   const KeyWork& work_;
   Shared<S, T>& shared_;
   T* const shares_;
-  const Operand k_, q_, squares_;
-  PipelineState<S::kStages> at_;
-  PipelineState<2> square_, of_share_;
-  int share_[2];
-  float score_[32], dscore_[32];
+  const int group_;
   float dk_[S::kParts][S::kDepth / 2] = {}, dv_[S::kParts][S::kDepth / 2] = {};
 };
 
@@ -289,7 +306,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   if (hopper::group() < S::kGroups) {
     hopper::warpgroup_reg_alloc<S::kConsumerRegisters>();
     Group<S, T> group(x, work, shared, shares);
-    group.run((rows.count + 63) / 64);
+    group.run(static_cast<int>(hopper::uniform((rows.count + 63) / 64)));
     group.write_sums(sums);
     return;
   }

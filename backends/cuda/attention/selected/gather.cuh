@@ -142,16 +142,23 @@ struct ListRows {
 template <class T, int depth, int rows>
 __device__ void copy_gathered(Tile<T, depth, rows>& tile, int first, const Rows<const T>& x,
                               uint32_t at) {
-  constexpr int across = depth / 8, down = 32 / across;
+  constexpr int across = depth / 8, down = 32 / across, batch = 4;
   const int chunk = lane() % across, below = lane() / across;
   const auto* const from = reinterpret_cast<const uint4*>(x.data) + chunk;
   const uint32_t to = chunk_address(tile, first + below, chunk);
 #pragma unroll
-  for (int i = 0; i < 32; i += down) {
-    const uint32_t own = __shfl_sync(~0u, at, i + below);
-    const bool inside = own != ~0u;
-    mma::copy_async((to ^ static_cast<uint32_t>(i % 8 * 16)) + i * tile.kRowBytes,
-                    from + (inside ? own : 0), inside);
+  for (int base = 0; base < 32; base += batch * down) {
+    // Shuffles wait behind other accesses of shared memory, so several run at the same time.
+    uint32_t own[batch];
+#pragma unroll
+    for (int j = 0; j < batch; ++j) own[j] = __shfl_sync(~0u, at, base + j * down + below);
+#pragma unroll
+    for (int j = 0; j < batch; ++j) {
+      const int i = base + j * down;
+      const bool inside = own[j] != ~0u;
+      mma::copy_async((to ^ static_cast<uint32_t>(i % 8 * 16)) + i * tile.kRowBytes,
+                      from + (inside ? own[j] : 0), inside);
+    }
   }
 }
 
