@@ -16,7 +16,9 @@ struct GatherShape : hopper::Groups<2> {
   using Rows = Tile<T, depth, 64>;
   static constexpr int kDepth = depth, kParts = parts, kSquares = 2 * parts;
   static constexpr int kStages = depth == 64 ? 4 : 3;  // and warps that gather
+  /// Tiles whose numbers of shares are kept.
   static constexpr int kShares = 8;
+  static_assert(kShares >= kStages + 2, "a group writes its shares two tiles later");
 };
 
 namespace {
@@ -33,10 +35,8 @@ struct Shared {
   Square<T> ds[2][S::kSquares];
   float lse[S::kStages][64], dot[S::kStages][64];
   KeyRange range[S::kStages][64];
-  /// The number of the row's share, -1 if there is none. Also of tiles that have left the ring:
-  /// shares are written two tiles later.
-  int share[S::kShares][64];
-  int partial[S::kStages];  ///< whether a row does not see all keys of the block of threads
+  int share[S::kShares][64];  ///< the number of the row's share, -1 if there is none
+  int partial[S::kStages];    ///< whether a row does not see all keys of the block of threads
   hopper::Barrier keys;
   hopper::Ring<typename S::Rows, S::kStages> ring;
   hopper::Ring<Square<T>, 2> squares;  ///< of dS
