@@ -49,14 +49,13 @@ class Operand {
   /// All lanes of a warp call this. Only MN-major products use the distance of slabs.
   template <class T, int width, int rows, int slab>
   __device__ explicit Operand(const Tile<T, width, rows, slab>& tile)
-      : low_(uniform(tile.address() >> 4 | Tile<T, width, rows, slab>::kSlabBytes >> 4 << 16)) {}
+      : low_(uniform(low_of(tile))) {}
 
-  /// The same without a shuffle, for a tile that is a member of shared memory, or that a number has
-  /// which the compiler knows to be uniform. The compiler forms it anew at each use, so that no
-  /// registers hold it from one iteration of a loop to the next.
+  /// The same without a shuffle, for a tile whose place in shared memory the compiler knows to be
+  /// uniform. It is formed anew at each use: no register holds it between iterations of a loop.
   template <class T, int width, int rows, int slab>
   __device__ static Operand fresh(const Tile<T, width, rows, slab>& tile) {
-    uint32_t low = tile.address() >> 4 | Tile<T, width, rows, slab>::kSlabBytes >> 4 << 16;
+    uint32_t low = low_of(tile);
     asm volatile("" : "+r"(low));
     return Operand(low);
   }
@@ -83,6 +82,11 @@ class Operand {
 
  private:
   __device__ explicit Operand(uint32_t low) : low_(low) {}
+
+  template <class T, int width, int rows, int slab>
+  __device__ static uint32_t low_of(const Tile<T, width, rows, slab>& tile) {
+    return tile.address() >> 4 | Tile<T, width, rows, slab>::kSlabBytes >> 4 << 16;
+  }
 
   uint32_t low_;
 };

@@ -67,8 +67,8 @@ struct Gathered {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const bool inside = row[half].query >= 0;
-      in_q[half] = row[half].in(x.q.at(work.b, 0));
-      in_g[half] = row[half].in(x.g.at(work.b, 0));
+      in_q[half] = row[half].in(x.q);
+      in_g[half] = row[half].in(x.g);
       if (!inside) stats[half] = {fragments::kInfinity, 0};
       range[half] = inside ? dims.range(work.b, row[half].head, row[half].query) : KeyRange{0, 0};
       share[half] =
@@ -108,6 +108,7 @@ __device__ void gather(const Backward<T>& x, const Segment& segment, const KeyWo
     // All lanes arrive, here and in `Group`: compute-sanitizer does not see that __syncwarp orders
     // the accesses of other lanes.
     shared.ring.full[stage].arrive();
+    // At the start of the loop, ptxas would spill more.
     own = Gathered<S, T>(x, segment, work, rows, 64 * (tile + S::kStages));
   }
 }
@@ -257,8 +258,8 @@ class Group {
     }
     float dq[S::kDepth / 2];
     shared_.squares.wait(square);
-    const Operand ds = Operand::fresh(shared_.ds[square.stage()][0]),
-                  k = Operand::fresh(shared_.k[0]);
+    const Operand ds = Operand::fresh(shared_.ds[square.stage()][0]);
+    const Operand k = Operand::fresh(shared_.k[0]);
     forget(dq);
     hopper::warpgroup_arrive();
     hopper::multiply_add<Square<T>, Rows, false>(dq, ds, k);
